@@ -1,0 +1,1 @@
+//! The `#[idempotent]` attribute and `#[derive(Scope)]` of `idem-runtime`, which re-exports both.

@@ -1,0 +1,274 @@
+//! What a handler asks a store for, and the one decision about a record that is already there. [`Claim::judge`] is
+//! pure, and every store calls it, so that all paths and all databases answer alike.
+
+use std::time::{Duration, SystemTime};
+
+use crate::fingerprint::{Comparison, Fingerprint};
+use crate::{Error, Identity, Record};
+
+/// How far ahead of the database's clock an event may claim to have occurred.
+pub(crate) const MAX_AHEAD: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A duration that no database can add to a timestamp counts as for ever.
+const LONGEST: Duration = Duration::from_secs(1_000 * 366 * 24 * 60 * 60);
+
+/// How long something is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retain {
+    /// Without end.
+    #[default]
+    Forever,
+    /// For this long, by the database's clock. More than 1,000 years count as [`Retain::Forever`].
+    For(Duration),
+}
+
+impl Retain {
+    /// The duration; `None` for ever.
+    pub fn duration(self) -> Option<Duration> {
+        match self {
+            Self::For(duration) if duration < LONGEST => Some(duration),
+            Self::For(_) | Self::Forever => None,
+        }
+    }
+}
+
+/// What happens to a message that is older than the records can prove.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Older {
+    /// [`Error::BeyondHorizon`]: nothing runs, a person decides.
+    #[default]
+    Refuse,
+    /// It runs, and an expired record is taken over.
+    Run,
+}
+
+/// What a duplicate does while the first run is still going on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Concurrent {
+    /// It waits, at most for the store's claim wait, and then gets the outcome.
+    #[default]
+    Wait,
+    /// [`Error::InProgress`] at once.
+    Reject,
+}
+
+/// Everything that a store needs to know to take an identity, or to answer for it.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use idem_runtime::{Claim, Fingerprint, Identity, Retain, Verified};
+///
+/// let identity = Identity::new("invoice.approve", &Verified::vouch("acme"), "key-1")?;
+/// let claim = Claim::new(identity)
+///     .with_fingerprint(Fingerprint::builder("invoice.approve").field("amount", &100)?.build())
+///     .with_retain(Retain::For(Duration::from_secs(30 * 86_400)))
+///     .with_occurred_at(SystemTime::now());
+/// assert_eq!(claim.remember, claim.retain);
+/// # Ok::<(), idem_runtime::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Claim {
+    /// What is taken.
+    pub identity: Identity,
+    /// The material fields of the request; `None` for `fingerprint(none)`.
+    pub fingerprint: Option<Fingerprint>,
+    /// How long the outcome is kept.
+    pub retain: Retain,
+    /// How long the identity is kept: never shorter than `retain`.
+    pub remember: Retain,
+    /// The event's own time, equal on every redelivery.
+    pub occurred_at: Option<SystemTime>,
+    /// What happens to a message older than the records can prove.
+    pub older: Older,
+    /// What a duplicate does while the first run is going on.
+    pub concurrent: Concurrent,
+    pub(crate) strict_fingerprints: bool,
+    pub(crate) pass_horizon: bool,
+    pub(crate) run_again: bool,
+}
+
+impl Claim {
+    /// A claim that keeps everything for ever and compares no fingerprint.
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            fingerprint: None,
+            retain: Retain::Forever,
+            remember: Retain::Forever,
+            occurred_at: None,
+            older: Older::Refuse,
+            concurrent: Concurrent::Wait,
+            strict_fingerprints: false,
+            pass_horizon: false,
+            run_again: false,
+        }
+    }
+
+    /// The material fields of the request.
+    #[must_use]
+    pub fn with_fingerprint(mut self, fingerprint: impl Into<Option<Fingerprint>>) -> Self {
+        self.fingerprint = fingerprint.into();
+        self
+    }
+
+    /// How long outcome and identity are kept. Call [`with_remember`](Self::with_remember) after it to keep the
+    /// identity longer.
+    #[must_use]
+    pub fn with_retain(mut self, retain: Retain) -> Self {
+        self.retain = retain;
+        self.remember = retain;
+        self
+    }
+
+    /// How long the identity is kept.
+    #[must_use]
+    pub fn with_remember(mut self, remember: Retain) -> Self {
+        self.remember = remember;
+        self
+    }
+
+    /// The event's own time, equal on every redelivery (never the time of the attempt).
+    #[must_use]
+    pub fn with_occurred_at(mut self, occurred_at: impl Into<Option<SystemTime>>) -> Self {
+        self.occurred_at = occurred_at.into();
+        self
+    }
+
+    /// What happens to a message older than the records can prove.
+    #[must_use]
+    pub fn with_older(mut self, older: Older) -> Self {
+        self.older = older;
+        self
+    }
+
+    /// What a duplicate does while the first run is going on.
+    #[must_use]
+    pub fn with_concurrent(mut self, concurrent: Concurrent) -> Self {
+        self.concurrent = concurrent;
+        self
+    }
+
+    /// Whether a record that was written under another list of material fields is
+    /// [`Error::FingerprintChanged`] (`true`) or is replayed with a warning (`false`, the default).
+    #[must_use]
+    pub fn with_strict_fingerprints(mut self, strict: bool) -> Self {
+        self.strict_fingerprints = strict;
+        self
+    }
+
+    /// How long the outcome is kept, as a store writes it down.
+    pub fn outcome_kept_for(&self) -> Option<Duration> {
+        self.retain.duration()
+    }
+
+    /// How long the identity is kept, as a store writes it down: for ever where nothing else could prove the age of
+    /// a redelivery.
+    pub fn identity_kept_for(&self) -> Option<Duration> {
+        match (self.older, self.occurred_at) {
+            (Older::Refuse, None) => None,
+            _ => self.remember.duration(),
+        }
+    }
+
+    /// Decides about a claim that found no record and would be fresh, at `now` by the database's clock, read
+    /// **after** the identity was taken (a sweep may have deleted the record in between).
+    ///
+    /// # Errors
+    /// [`Error::InvalidOccurredAt`], [`Error::BeyondHorizon`]. The store rolls back.
+    pub fn judge_absent(&self, now: SystemTime) -> Result<(), Error> {
+        let Some(occurred_at) = self.occurred_at else {
+            return Ok(());
+        };
+        self.check_occurred_at(now)?;
+        let (Older::Refuse, false, Some(remember)) =
+            (self.older, self.pass_horizon, self.identity_kept_for())
+        else {
+            return Ok(());
+        };
+        match now.duration_since(occurred_at) {
+            Ok(age) if age > remember => Err(self.beyond_horizon()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides about a record that is there, at `now` by the database's clock.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOccurredAt`]; for a record that has expired [`Error::BeyondHorizon`]; else
+    /// [`Error::Mismatch`], [`Error::FingerprintChanged`], [`Error::OutcomeUnreadable`] (the body committed by
+    /// itself and left no outcome) and [`Error::Expired`], in this order.
+    pub fn judge(&self, record: &Record, now: SystemTime) -> Result<Judgement, Error> {
+        self.check_occurred_at(now)?;
+        if record.expires_at.is_some_and(|at| at < now) {
+            return if self.older == Older::Run || self.pass_horizon || self.run_again {
+                Ok(Judgement::TakeOver)
+            } else {
+                Err(self.beyond_horizon())
+            };
+        }
+        self.judge_fingerprint(record)?;
+        if self.run_again {
+            return Ok(Judgement::TakeOver);
+        }
+        let identity = || self.identity.clone();
+        if record.processed_at.is_none() {
+            return Err(Error::OutcomeUnreadable { identity: identity(), source: None });
+        }
+        if record.outcome.is_none() || record.outcome_until.is_some_and(|at| at < now) {
+            return Err(Error::Expired { identity: identity() });
+        }
+        Ok(Judgement::Replay)
+    }
+
+    fn judge_fingerprint(&self, record: &Record) -> Result<(), Error> {
+        let comparison = match (&self.fingerprint, &record.fingerprint) {
+            (None, None) => Comparison::Equal,
+            (Some(ours), Some(stored)) => ours.compare(stored),
+            _ => Comparison::Incomparable,
+        };
+        match comparison {
+            Comparison::Equal => Ok(()),
+            Comparison::Different => Err(Error::Mismatch { identity: self.identity.clone() }),
+            Comparison::Incomparable if self.strict_fingerprints => {
+                Err(Error::FingerprintChanged { identity: self.identity.clone() })
+            }
+            Comparison::Incomparable => {
+                tracing::warn!(
+                    operation = self.identity.operation(),
+                    scope = self.identity.scope(),
+                    key = self.identity.key(),
+                    "recorded under another list of material fields: replayed without comparing the requests"
+                );
+                metrics::counter!(
+                    "idem_fingerprint_incomparable_total",
+                    "operation" => self.identity.operation().to_owned()
+                )
+                .increment(1);
+                Ok(())
+            }
+        }
+    }
+
+    fn check_occurred_at(&self, now: SystemTime) -> Result<(), Error> {
+        match self.occurred_at {
+            Some(at) if at.duration_since(now).is_ok_and(|ahead| ahead > MAX_AHEAD) => {
+                Err(Error::InvalidOccurredAt { identity: self.identity.clone(), occurred_at: at })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn beyond_horizon(&self) -> Error {
+        Error::BeyondHorizon { identity: self.identity.clone() }
+    }
+}
+
+/// What a store does with a record that [`Claim::judge`] let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// Answer with the record.
+    Replay,
+    /// The record no longer counts: reset every column of it and run.
+    TakeOver,
+}
