@@ -5,13 +5,27 @@
 mod claim;
 mod error;
 mod fingerprint;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod flight;
 mod identity;
 mod nesting;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod options;
 mod outcome;
 mod overriding;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod registry;
 mod scope;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod shield;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod time;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod tx;
 
 pub use claim::{Claim, Concurrent, Judgement, Older, Retain};
 pub use error::{BoxError, Error, SchemaProblem};
@@ -20,6 +34,14 @@ pub use identity::Identity;
 pub use nesting::inside_body;
 pub use outcome::{Outcome, decode, encode};
 pub use overriding::Override;
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub use postgres::{PgStore, PgTx};
 pub use registry::{OperationInfo, operations};
 pub use scope::{NotAuthorized, Scope, Verified};
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use sqlite::{SqliteStore, SqliteTx};
 pub use store::{Claimed, Record, Store, Transaction};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use tx::{Backend, Savepoint, Tx};
