@@ -40,8 +40,29 @@ pub fn inside_body<T: Transaction, F: Future>(
     identity: Identity,
     body: F,
 ) -> impl Future<Output = F::Output> + use<T, F> {
-    let frame = Frame { store: tx.__store_id(), identity, outer: INSIDE.try_with(Arc::clone).ok() };
-    INSIDE.scope(Arc::new(frame), body)
+    Inside::new(tx, identity).run(body)
+}
+
+/// The inside of a body that is about to run: what [`inside_body`] does in one step, in two, so that the body may
+/// borrow the transaction.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Inside(Arc<Frame>);
+
+impl Inside {
+    pub(crate) fn new<T: Transaction>(tx: &T, identity: Identity) -> Self {
+        let outer = INSIDE.try_with(Arc::clone).ok();
+        Self(Arc::new(Frame { store: tx.__store_id(), identity, outer }))
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// Runs the body.
+    pub fn run<F: Future>(self, body: F) -> impl Future<Output = F::Output> + use<F> {
+        INSIDE.scope(self.0, body)
+    }
 }
 
 /// The identity of an enclosing body for which `holds` is true.
