@@ -8,6 +8,7 @@ mod fingerprint;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod flight;
 mod identity;
+mod macro_support;
 mod nesting;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod options;
@@ -30,8 +31,10 @@ mod tx;
 pub use claim::{Claim, Concurrent, Judgement, Older, Retain};
 pub use error::{BoxError, Error, SchemaProblem};
 pub use fingerprint::{Comparison, Fingerprint, FingerprintBuilder};
+#[cfg(feature = "macros")]
+pub use idem_macros::{Scope, idempotent};
 pub use identity::Identity;
-pub use nesting::inside_body;
+pub use nesting::Inside;
 pub use outcome::{Outcome, decode, encode};
 pub use overriding::Override;
 #[cfg(feature = "postgres")]
@@ -45,3 +48,9 @@ pub use sqlite::{SqliteStore, SqliteTx};
 pub use store::{Claimed, Record, Store, Transaction};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use tx::{Backend, Savepoint, Tx};
+
+/// What the generated code calls. Not part of the interface.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::macro_support::*;
+}

@@ -18,7 +18,7 @@ use crate::{Claim, Error, Identity};
     note = "write `tx: &mut PgTx` or `tx: &mut SqliteTx`: both deref to sqlx's connection, so `&mut **tx` executes queries",
     note = "a store of your own: `impl idem_runtime::Transaction for YourTx {{}}`"
 )]
-pub trait Transaction: Debug + Send {
+pub trait Transaction: Debug + Send + 'static {
     /// Which store opened it, for the check of calls inside a body.
     #[doc(hidden)]
     fn __store_id(&self) -> Option<StoreId> {

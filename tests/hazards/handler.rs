@@ -1,7 +1,7 @@
 //! The handler that the tests run: what the attribute generates, written out over the storage trait, so that a test
 //! can give it any claim and any body.
 
-use idem_runtime::{Claim, Claimed, Error, Fingerprint, Identity, Outcome, Store, Verified};
+use idem_runtime::{Claim, Claimed, Error, Fingerprint, Identity, Inside, Outcome, Store, Verified};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -47,8 +47,8 @@ where
         Claimed::Done(record) => return Ok(idem_runtime::decode(&record)?),
         Claimed::Fresh(tx) => tx,
     };
-    let inside = idem_runtime::inside_body(&tx, identity.clone(), body(&mut tx));
-    match inside.await {
+    let inside = Inside::new(&tx, identity.clone());
+    match inside.run(body(&mut tx)).await {
         Ok(value) => {
             let text = match idem_runtime::encode(&identity, &value) {
                 Ok(text) => text,

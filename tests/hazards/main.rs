@@ -1,6 +1,8 @@
 //! What the promises mean, one file per hazard. A file that holds for both databases is compiled once for each, and
 //! sees it as `super::db`. `C1` and so on in the comments are the numbered hazards of the contract.
 
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
 mod handler;
 
 #[path = "."]

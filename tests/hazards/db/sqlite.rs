@@ -48,10 +48,6 @@ impl Db {
         db
     }
 
-    pub fn url(&self) -> &str {
-        self.path.to_str().expect("UTF-8")
-    }
-
     /// A store as another process would have it, with connections of its own.
     pub async fn store(&self) -> SqliteStore {
         SqliteStore::open(&self.path).await.expect("opened")

@@ -1,0 +1,248 @@
+//! The options of the attribute as they were written: `name = value` or `name(..)`, separated by commas. A faulty
+//! option is reported and left out, and the ones after it are still read.
+
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream, Parser};
+use syn::{Expr, Ident, Lit, LitStr, Path, Token};
+
+use crate::duration::Kept;
+use crate::errors::{Errors, did_you_mean};
+use crate::fingerprint::Fingerprint;
+use crate::slot::Slot;
+use crate::template::{Part, Template};
+
+/// The options, each in its slot.
+#[derive(Default)]
+pub(crate) struct Args {
+    pub(crate) operation: Slot<LitStr>,
+    pub(crate) key: Slot<Key>,
+    pub(crate) scope: Slot<Scope>,
+    pub(crate) fingerprint: Slot<Fingerprint>,
+    pub(crate) retain: Slot<Kept>,
+    pub(crate) remember: Slot<Kept>,
+    pub(crate) occurred_at: Slot<Expr>,
+    pub(crate) older: Slot<Older>,
+    pub(crate) concurrent: Slot<Concurrent>,
+    pub(crate) krate: Slot<Path>,
+}
+
+const NAMES: [&str; 10] = [
+    "key",
+    "scope",
+    "fingerprint",
+    "operation",
+    "retain",
+    "remember",
+    "occurred_at",
+    "older",
+    "concurrent",
+    "crate",
+];
+
+/// `key = ..`.
+pub(crate) enum Key {
+    Expression(Expr),
+    Template(Template),
+}
+
+/// `scope = ..`.
+pub(crate) enum Scope {
+    Expression(Expr),
+    Template(Template),
+    Constant(LitStr),
+    Global,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Older {
+    Refuse,
+    Run,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Concurrent {
+    Wait,
+    Reject,
+}
+
+impl Args {
+    pub(crate) fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Self {
+        let mut args = Self::default();
+        let options = |input: ParseStream<'_>| {
+            while !input.is_empty() {
+                args.option(input, errors);
+                if !input.is_empty() && input.parse::<Token![,]>().is_err() {
+                    errors.at(input.span(), "expected `,` between two options");
+                    skip_to_comma(input);
+                    let _ = input.parse::<Option<Token![,]>>();
+                }
+            }
+            Ok(())
+        };
+        // The closure reports its errors itself and never returns one.
+        let _: syn::Result<()> = options.parse2(tokens);
+        args
+    }
+
+    /// Where the runtime is.
+    pub(crate) fn krate(&self) -> Path {
+        self.krate.as_ref().cloned().unwrap_or_else(|| syn::parse_quote!(::idem_runtime))
+    }
+
+    fn option(&mut self, input: ParseStream<'_>, errors: &mut Errors) {
+        let name = match input.call(Ident::parse_any) {
+            Ok(name) => name,
+            Err(error) => {
+                errors.at(error.span(), format!("expected an option: {}", NAMES.join(", ")));
+                return skip_to_comma(input);
+            }
+        };
+        match name.to_string().as_str() {
+            "operation" => self.operation.set(&name, value(input, operation), errors),
+            "key" => self.key.set(&name, value(input, Key::parse), errors),
+            "scope" => self.scope.set(&name, value(input, Scope::parse), errors),
+            "fingerprint" => self.fingerprint.set(&name, recover(input, Fingerprint::parse), errors),
+            "retain" => self.retain.set(&name, value(input, Kept::parse), errors),
+            "remember" => self.remember.set(&name, value(input, Kept::parse), errors),
+            "occurred_at" => self.occurred_at.set(&name, value(input, Expr::parse), errors),
+            "older" => self.older.set(
+                &name,
+                value(input, |i| word(i, [("refuse", Older::Refuse), ("run", Older::Run)])),
+                errors,
+            ),
+            "concurrent" => self.concurrent.set(
+                &name,
+                value(input, |i| word(i, [("wait", Concurrent::Wait), ("reject", Concurrent::Reject)])),
+                errors,
+            ),
+            "crate" => self.krate.set(&name, value(input, Path::parse_mod_style), errors),
+            unknown => {
+                let hint = did_you_mean(unknown, NAMES);
+                errors.at(
+                    name.span(),
+                    format!("there is no option `{unknown}`{hint}; there are {}", NAMES.join(", ")),
+                );
+                skip_to_comma(input);
+            }
+        }
+    }
+}
+
+/// Reads `= value`.
+fn value<T>(input: ParseStream<'_>, parse: impl FnOnce(ParseStream<'_>) -> syn::Result<T>) -> syn::Result<T> {
+    recover(input, |input| {
+        input.parse::<Token![=]>()?;
+        parse(input)
+    })
+}
+
+/// Reads one option and leaves the input at the comma after it, also after a mistake.
+fn recover<T>(
+    input: ParseStream<'_>,
+    parse: impl FnOnce(ParseStream<'_>) -> syn::Result<T>,
+) -> syn::Result<T> {
+    let result = parse(input);
+    if result.is_err() {
+        skip_to_comma(input);
+    }
+    result
+}
+
+fn skip_to_comma(input: ParseStream<'_>) {
+    while !input.is_empty() && !input.peek(Token![,]) {
+        // A token tree can always be read from an input that is not empty.
+        let _ = input.parse::<proc_macro2::TokenTree>();
+    }
+}
+
+/// Reads one of a few words.
+fn word<T: Copy, const N: usize>(input: ParseStream<'_>, words: [(&str, T); N]) -> syn::Result<T> {
+    let expected = words.map(|(word, _)| format!("`{word}`")).join(" or ");
+    let given: Ident = input
+        .call(Ident::parse_any)
+        .map_err(|e| syn::Error::new(e.span(), format!("expected {expected}")))?;
+    let found = words.iter().find(|(word, _)| given == word).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let hint = did_you_mean(&given.to_string(), words.map(|(word, _)| word));
+        syn::Error::new(given.span(), format!("expected {expected}{hint}"))
+    })
+}
+
+fn operation(input: ParseStream<'_>) -> syn::Result<LitStr> {
+    let name: LitStr = input.parse().map_err(|e| {
+        syn::Error::new(
+            e.span(),
+            "expected a string: the operation is a fixed name, such as \"invoice.approve\"",
+        )
+    })?;
+    let text = name.value();
+    let problem = match text.len() {
+        0 => "the operation is empty: name the effect, such as \"invoice.approve\"".to_owned(),
+        1..=128 if !text.contains('\0') => return Ok(name),
+        1..=128 => "the operation holds a NUL character".to_owned(),
+        length => format!("the operation has {length} bytes, and 128 is the limit"),
+    };
+    Err(syn::Error::new(name.span(), problem))
+}
+
+impl Parse for Key {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        match text_or_expression(input)? {
+            Ok(literal) => Template::new(literal, Part::Key).map(Self::Template),
+            Err(expression) => Ok(Self::Expression(expression)),
+        }
+    }
+}
+
+impl Parse for Scope {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        if input.peek(Ident) && input.peek2(syn::token::Paren) && input.fork().parse::<Ident>()? == "constant"
+        {
+            return constant(input);
+        }
+        match text_or_expression(input)? {
+            Ok(literal) => Template::new(literal, Part::Scope).map(Self::Template),
+            Err(Expr::Path(path)) if path.path.is_ident("global") => Ok(Self::Global),
+            Err(expression) => Ok(Self::Expression(expression)),
+        }
+    }
+}
+
+/// Reads `constant("billing")`.
+fn constant(input: ParseStream<'_>) -> syn::Result<Scope> {
+    input.parse::<Ident>()?;
+    let content;
+    syn::parenthesized!(content in input);
+    let text: LitStr = content.parse().map_err(|e| {
+        syn::Error::new(
+            e.span(),
+            "expected a string: a constant scope is a fixed text, `constant(\"billing\")`",
+        )
+    })?;
+    if !content.is_empty() {
+        return Err(content.error("a constant scope is one string"));
+    }
+    match text.value().len() {
+        0 => Err(syn::Error::new(
+            text.span(),
+            "a constant scope is not empty: name it, `constant(\"billing\")`",
+        )),
+        1..=256 => Ok(Scope::Constant(text)),
+        length => {
+            Err(syn::Error::new(text.span(), format!("the scope has {length} bytes, and 256 is the limit")))
+        }
+    }
+}
+
+/// A string literal is a template, everything else an expression. A `macro_rules!` fragment arrives in a group that
+/// cannot be seen.
+fn text_or_expression(input: ParseStream<'_>) -> syn::Result<Result<LitStr, Expr>> {
+    let mut expression: Expr = input.parse()?;
+    while let Expr::Group(group) = expression {
+        expression = *group.expr;
+    }
+    match expression {
+        Expr::Lit(syn::ExprLit { lit: Lit::Str(literal), .. }) => Ok(Ok(literal)),
+        other => Ok(Err(other)),
+    }
+}

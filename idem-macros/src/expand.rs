@@ -1,0 +1,267 @@
+//! The generated function. It is the author's own with two places of the signature changed; its body claims the
+//! identity, runs the author's statements in the transaction, and stores the outcome. Every expression of the author
+//! appears exactly once, and the locals cannot meet the author's names.
+
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{FnArg, Type};
+
+use crate::args::{Concurrent, Key, Older, Scope};
+use crate::check::{Handler, Operation};
+use crate::duration::Keep;
+use crate::signature::{Function, Output, Signature, Tx};
+use crate::template::Part;
+
+/// A name that the author's names cannot meet.
+fn local(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
+}
+
+/// Input:
+/// ```text
+/// async fn approve(tx: &mut PgTx, cmd: Approve) -> Result<Approved, ApproveError> { .. }
+/// ```
+/// Output:
+/// ```text
+/// async fn approve(store: &dyn Store<Tx = PgTx>, cmd: Approve) -> Result<Outcome<Approved>, ApproveError> {
+///     submit! { OperationInfo::__new("approve", ..) }
+///     let handler = handler::<PgTx, Result<Approved, ApproveError>, _>();
+///     let scope = ..; let key = ..; let fingerprint = ..;
+///     let claim = claim("approve", scope, key, fingerprint).map(|claim| claim.with_retain(..));
+///     let mut run = match handler.start(store, claim).await {
+///         Start::Fresh(run) => run,
+///         Start::Answer(answer) => return answer,
+///     };
+///     let (tx, inside) = run.enter();
+///     let result = inside.run(async move { .. }).await;
+///     handler.finish(store, run, result).await
+/// }
+/// ```
+pub(crate) fn expand(function: &Function, handler: &Handler<'_>) -> TokenStream {
+    let krate = &handler.krate;
+    let private = quote!(#krate::__private);
+    let store = store_ident(handler.tx);
+    let [witness_, claim_, run_, inside_, answer_, result_] =
+        ["handler", "claim", "run", "inside", "answer", "result"].map(local);
+    let registration = registration(function, handler, &private);
+    let witness = witness(handler, &private);
+    let claim = claim(handler, &private);
+    let Tx { attrs, mutability, ident, .. } = handler.tx;
+    let block = body(function, handler.output);
+    let statements = quote! {
+        #registration
+        #witness
+        #claim
+        let mut #run_ = match #witness_.start(#store, #claim_).await {
+            #private::Start::Fresh(#run_) => #run_,
+            #private::Start::Answer(#answer_) => return #answer_,
+        };
+        #(#attrs)*
+        let (#mutability #ident, #inside_) = #run_.enter();
+        let #result_ = #inside_.run(#block).await;
+        #witness_.finish(#store, #run_, #result_).await
+    };
+    emit(function, Some((handler.tx, handler.output)), krate, statements)
+}
+
+/// The function for the editor, after a mistake: with the generated signature as far as it is known, and with the
+/// author's statements, so that names resolve and nothing else is reported.
+pub(crate) fn expand_after_mistake(
+    function: &Function,
+    signature: &Signature,
+    krate: &syn::Path,
+) -> TokenStream {
+    let (Some(tx), Some(output)) = (&signature.tx, &signature.output) else {
+        return emit(function, None, krate, function.body.clone());
+    };
+    let body_ = local("body");
+    let block = body(function, output);
+    let Tx { mutability, ident, ty, .. } = tx;
+    let statements = quote! {
+        #[allow(unused, unreachable_code, clippy::all, clippy::pedantic)]
+        let #body_ = async {
+            let #mutability #ident: &mut #ty = loop {};
+            #block.await
+        };
+        loop {}
+    };
+    emit(function, Some((tx, output)), krate, statements)
+}
+
+/// The author's function with the two changes and another body.
+fn emit(
+    function: &Function,
+    changes: Option<(&Tx, &Output)>,
+    krate: &syn::Path,
+    body: TokenStream,
+) -> TokenStream {
+    let Function { attrs, vis, defaultness, sig, brace, .. } = function;
+    let mut sig = sig.clone();
+    if let Some((tx, output)) = changes {
+        if let Some(FnArg::Typed(parameter)) = sig.inputs.get_mut(tx.position) {
+            let (store, ty) = (store_ident(tx), &tx.ty);
+            parameter.attrs.clear();
+            *parameter.pat = syn::parse_quote!(#store);
+            *parameter.ty = Type::Verbatim(quote!(&dyn #krate::Store<Tx = #ty>));
+        }
+        if let syn::ReturnType::Type(_, ty) = &mut sig.output {
+            **ty = output.wrapped(krate);
+        }
+    }
+    let block = braced(brace.span.join(), body);
+    quote!(#(#attrs)* #vis #defaultness #sig #block)
+}
+
+fn braced(span: Span, content: TokenStream) -> Group {
+    let mut block = Group::new(Delimiter::Brace, content);
+    block.set_span(span);
+    block
+}
+
+fn store_ident(tx: &Tx) -> Ident {
+    Ident::new("store", Span::mixed_site().located_at(tx.ident.span()))
+}
+
+/// Input: operation and periods. Output: the entry of this handler in the list that `operations()` reads.
+fn registration(function: &Function, handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
+    let krate = &handler.krate;
+    let operation = handler.operation.name();
+    let (retain, remember) = (handler.retain.expand(krate), handler.remember.expand(krate));
+    let older = older(handler);
+    // The author's own span, so that file and line are those of the function, not of the attribute.
+    let place = quote_spanned!(function.sig.fn_token.span=> #private::file!(), #private::line!());
+    let outside_impl = match &handler.operation {
+        Operation::Given(_) => TokenStream::new(),
+        Operation::Function(ident) => outside_impl(ident),
+    };
+    quote! {
+        #outside_impl
+        #private::inventory::submit! {
+            #krate::OperationInfo::__new(#operation, #retain, #remember, #older, #place)
+        }
+    }
+}
+
+/// A function without receiver does not show whether it is in an `impl` block. Inside one its bare name does not
+/// resolve, so this import fails there, at the function's name.
+fn outside_impl(ident: &Ident) -> TokenStream {
+    quote!(#[allow(unused_imports)] use #ident as _;)
+}
+
+fn older(handler: &Handler<'_>) -> TokenStream {
+    let krate = &handler.krate;
+    match handler.older {
+        Older::Refuse => quote!(#krate::Older::Refuse),
+        Older::Run => quote!(#krate::Older::Run),
+    }
+}
+
+/// Input: `PgTx` and `Result<Approved, ApproveError>`. Output: `let handler = handler::<PgTx, Result<..>, _>();`.
+///
+/// It asks for all bounds of the generated code at once, at the types that must meet them. What needs a bound later
+/// goes through the function pointers in `handler`, so that a type that does not meet it is reported once.
+fn witness(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
+    let (tx, output) = (&handler.tx.ty, &handler.output.ty);
+    let witness = local("handler");
+    let span = Span::call_site().located_at(output.span());
+    let proof = handler.output.is_result.then(|| {
+        let wrapped = handler.output.wrapped(&handler.krate);
+        quote_spanned!(span=> #private::same::<#wrapped, #output>();)
+    });
+    let handler = quote_spanned!(span=> #private::handler::<#tx, #output, _>());
+    quote! {
+        #proof
+        let #witness = #handler;
+    }
+}
+
+/// Input: scope, key, fingerprint and the other options. Output: statements that end in `let claim = ..;`, of type
+/// `Result<Claim, Error>`, in which the parameters are only read.
+fn claim(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
+    let Handler { krate, signature, .. } = handler;
+    let operation = handler.operation.name();
+    let [scope_, key_, fingerprint_, occurred_at_, claim_] =
+        ["scope", "key", "fingerprint", "occurred_at", "claim"].map(local);
+    let scope = match &handler.scope {
+        Scope::Expression(expression) => read("scope", expression, private),
+        Scope::Template(template) => template.expand(&operation, Part::Scope, signature, private),
+        Scope::Constant(text) => quote!(#private::constant(#text)),
+        Scope::Global => quote!(#private::constant("global")),
+    };
+    let key = match &handler.key {
+        Key::Expression(expression) => read("key", expression, private),
+        Key::Template(template) => template.expand(&operation, Part::Key, signature, private),
+    };
+    let fingerprint = handler.fingerprint.expand(&operation, signature, private);
+    let occurred_at = handler.occurred_at.as_ref().map(|expression| {
+        let time = read("occurred_at", expression, private);
+        quote!(let #occurred_at_ = #time;)
+    });
+    let options = options(handler, krate, &occurred_at_);
+    quote! {
+        let #scope_ = #scope;
+        let #key_ = #key;
+        let #fingerprint_ = #fingerprint;
+        #occurred_at
+        let #claim_ = #private::claim(#operation, #scope_, #key_, #fingerprint_) #options;
+    }
+}
+
+/// Input: `scope` and the author's expression. Output: `scope(&(<expression>))`, so that what its type lacks is
+/// reported at the expression.
+fn read(function: &str, expression: &syn::Expr, private: &TokenStream) -> TokenStream {
+    let function = Ident::new(function, Span::call_site().located_at(expression.span()));
+    quote!(#private::#function(&(#expression)))
+}
+
+/// Output: `.map(|claim| claim.with_retain(..))` with the options that differ from the defaults; nothing, if none
+/// does.
+fn options(handler: &Handler<'_>, krate: &syn::Path, occurred_at: &Ident) -> TokenStream {
+    let mut options = TokenStream::new();
+    if handler.retain != Keep::Forever {
+        let retain = handler.retain.expand(krate);
+        options.extend(quote!(.with_retain(#retain)));
+    }
+    if handler.remember != handler.retain {
+        let remember = handler.remember.expand(krate);
+        options.extend(quote!(.with_remember(#remember)));
+    }
+    if handler.occurred_at.is_some() {
+        options.extend(quote!(.with_occurred_at(#occurred_at)));
+    }
+    if handler.older == Older::Run {
+        let older = older(handler);
+        options.extend(quote!(.with_older(#older)));
+    }
+    if handler.concurrent == Concurrent::Reject {
+        options.extend(quote!(.with_concurrent(#krate::Concurrent::Reject)));
+    }
+    if options.is_empty() {
+        return options;
+    }
+    let claim = local("claim");
+    quote!(.map(|#claim| #claim #options))
+}
+
+/// Input: `{ .. }`. Output: `async move { if false { .. return } .. }`, with the author's braces.
+///
+/// The `return` that is never taken stands at the return type and says what the block must give, so that rustc
+/// reports a wrong tail, a wrong early `return` and a stray `;` each at its own place.
+fn body(function: &Function, output: &Output) -> TokenStream {
+    let ty = &output.ty;
+    let never = local("never");
+    let expected = quote_spanned! {Span::call_site().located_at(ty.span())=>
+        #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop, clippy::let_and_return, clippy::needless_return)]
+        if false {
+            let #never: #ty = loop {};
+            return #never;
+        }
+    };
+    let statements = &function.body;
+    let block = braced(function.brace.span.join(), quote!(#expected #statements));
+    let block_span = Span::call_site().located_at(function.brace.span.join());
+    let mut tokens = quote_spanned!(block_span=> async move);
+    block.to_tokens(&mut tokens);
+    tokens
+}

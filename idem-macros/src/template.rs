@@ -1,0 +1,266 @@
+//! Templates such as `"{event.source}/{event.id}"`. The invariant: two different lists of values never make the same
+//! text, so every form that could break it is refused here, and the runtime encodes what separates the values.
+
+use proc_macro2::{Span, TokenStream};
+use quote::quote;
+use syn::{Ident, Index, LitStr, Member};
+
+use crate::errors::{Errors, did_you_mean};
+use crate::signature::Signature;
+
+/// A parsed template, with the literal that rustc can point at.
+pub(crate) struct Template {
+    literal: LitStr,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Literal(String),
+    /// Root and members, as written: at least one.
+    Placeholder(Vec<String>),
+}
+
+/// What a placeholder stands for, which decides about the trait that it must implement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Key,
+    Scope,
+}
+
+impl Part {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Scope => "scope",
+        }
+    }
+}
+
+impl Template {
+    pub(crate) fn new(literal: LitStr, part: Part) -> syn::Result<Self> {
+        match parse(&literal.value(), part) {
+            Ok(pieces) => Ok(Self { literal, pieces }),
+            Err(message) => Err(syn::Error::new(literal.span(), message)),
+        }
+    }
+
+    fn placeholders(&self) -> impl Iterator<Item = &[String]> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Placeholder(path) => Some(path.as_slice()),
+            Piece::Literal(_) => None,
+        })
+    }
+
+    /// Every root must be a parameter.
+    pub(crate) fn check(&self, signature: &Signature, part: Part, errors: &mut Errors) {
+        for path in self.placeholders() {
+            let root = &path[0];
+            if root == "self" {
+                if signature.receiver.is_none() {
+                    errors.at(
+                        self.literal.span(),
+                        format!("`{{{}}}`: this function has no `self`", path.join(".")),
+                    );
+                }
+            } else if signature.tx.as_ref().is_some_and(|tx| tx.ident == root.as_str()) {
+                errors.at(
+                    self.literal.span(),
+                    format!(
+                        "`{{{}}}`: the {} is needed before there is a transaction",
+                        path.join("."),
+                        part.name()
+                    ),
+                );
+            } else if signature.parameter(root).is_none() {
+                let names: Vec<String> = signature.parameters.iter().map(|p| p.ident.to_string()).collect();
+                let hint = did_you_mean(root, names.iter().map(String::as_str));
+                errors.at(self.literal.span(), format!("there is no parameter `{root}`{hint}"));
+            }
+        }
+    }
+
+    /// Input: `"{event.source}/{event.id}"`.
+    /// Output: `Template::new("op", "key", "/").part(&event.source).literal("/").part(&event.id).finish()`, where the
+    /// third argument holds what is to be encoded in the values: nothing, if there is but one.
+    pub(crate) fn expand(
+        &self,
+        operation: &str,
+        part: Part,
+        signature: &Signature,
+        private: &TokenStream,
+    ) -> TokenStream {
+        let escaped = self.escaped();
+        let name = part.name();
+        let steps = self.pieces.iter().map(|piece| match piece {
+            Piece::Literal(text) => quote!(.literal(#text)),
+            Piece::Placeholder(path) => {
+                let value = self.value(path, signature);
+                let method = Ident::new(name, self.span());
+                quote!(.#method(&#value))
+            }
+        });
+        quote!(#private::Template::new(#operation, #name, #escaped) #(#steps)* .finish())
+    }
+
+    /// With several values, everything that separates them is encoded inside them.
+    fn escaped(&self) -> String {
+        if self.placeholders().count() < 2 {
+            return String::new();
+        }
+        let mut escaped: Vec<char> = Vec::new();
+        for piece in &self.pieces {
+            let Piece::Literal(text) = piece else { continue };
+            for c in text.chars().filter(|c| !escaped.contains(c)).collect::<Vec<_>>() {
+                if !escaped.contains(&c) {
+                    escaped.push(c);
+                }
+            }
+        }
+        escaped.into_iter().collect()
+    }
+
+    /// The call site's hygiene, located at the literal: rustc then points at it and offers no replacement for it.
+    fn span(&self) -> Span {
+        Span::call_site().located_at(self.literal.span())
+    }
+
+    /// Input: `event.source`. Output: the same as an expression, whose root resolves as the parameter does.
+    fn value(&self, path: &[String], signature: &Signature) -> TokenStream {
+        let root = signature.resolve(&path[0], self.span());
+        let members = path[1..].iter().map(|name| match name.parse::<u32>() {
+            Ok(index) => Member::Unnamed(Index { index, span: self.span() }),
+            Err(_) => Member::Named(ident(name, self.span())),
+        });
+        quote!(#root #(.#members)*)
+    }
+}
+
+/// `name` may be a raw identifier.
+pub(crate) fn ident(name: &str, span: Span) -> Ident {
+    match name.strip_prefix("r#") {
+        Some(raw) => Ident::new_raw(raw, span),
+        None => Ident::new(name, span),
+    }
+}
+
+fn parse(text: &str, part: Part) -> Result<Vec<Piece>, String> {
+    let option = part.name();
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let literal = &rest[..rest.find(['{', '}']).unwrap_or(rest.len())];
+        rest = &rest[literal.len()..];
+        if literal.contains('%') {
+            return Err(
+                "a template has no `%` in its text: it marks encoded characters in the values".to_owned()
+            );
+        }
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(literal.to_owned()));
+        }
+        if rest.starts_with("{{") || rest.starts_with("}}") {
+            return Err(format!(
+                "a template has no braces in its text; write an expression: `{option} = format!(..)`"
+            ));
+        }
+        if rest.starts_with('}') {
+            return Err("`}` without a `{` before it".to_owned());
+        }
+        let Some(inside) = rest.strip_prefix('{') else { break };
+        let Some(end) = inside.find(['{', '}']).filter(|end| inside[*end..].starts_with('}')) else {
+            return Err(format!("`{{{inside}` is not closed: a placeholder ends with `}}`"));
+        };
+        if matches!(pieces.last(), Some(Piece::Placeholder(_))) {
+            return Err(format!(
+                "nothing stands between two placeholders, so that (\"a\", \"bc\") and (\"ab\", \"c\") would be one {option}: separate them, for example by `/`"
+            ));
+        }
+        pieces.push(Piece::Placeholder(placeholder(&inside[..end], option)?));
+        rest = &inside[end + 1..];
+    }
+    if pieces.iter().any(|piece| matches!(piece, Piece::Placeholder(_))) {
+        return Ok(pieces);
+    }
+    Err(match part {
+        Part::Key => {
+            "a key without a placeholder would make every call the same one: name a parameter, `key = \"{cmd.id}\"`".to_owned()
+        }
+        Part::Scope => format!(
+            "a scope without a placeholder would put all tenants into one scope: name a parameter, `scope = \"{{caller.tenant}}\"`; if one scope is meant, write `scope = constant({text:?})` or `scope = global`"
+        ),
+    })
+}
+
+fn placeholder(inside: &str, option: &str) -> Result<Vec<String>, String> {
+    if inside.trim().is_empty() {
+        return Err("a placeholder names a parameter or a field of one: `{cmd.id}`".to_owned());
+    }
+    if inside.contains('(') {
+        return Err(format!("a placeholder has no calls; write an expression: `{option} = {inside}`"));
+    }
+    if let Some((path, _)) = inside.split_once(':').filter(|_| !inside.contains("::")) {
+        return Err(format!(
+            "a placeholder has no format; leave it away, `{{{path}}}`, or write an expression: `{option} = format!(\"{{{inside}}}\", ..)`"
+        ));
+    }
+    let path: Vec<String> = inside.split('.').map(str::to_owned).collect();
+    for (position, name) in path.iter().enumerate() {
+        let is_index = position > 0 && !name.is_empty() && name.chars().all(|c| c.is_ascii_digit());
+        if is_index || name == "self" && position == 0 {
+            continue;
+        }
+        if syn::parse_str::<Ident>(name).is_err() {
+            return Err(if syn::parse_str::<Ident>(&format!("r#{name}")).is_ok() {
+                format!("`{name}` is a keyword of Rust: write `r#{name}`")
+            } else {
+                format!(
+                    "`{{{inside}}}` is not a parameter or a field of one; for anything else write an expression: `{option} = ..`"
+                )
+            });
+        }
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(text: &str) -> Vec<Piece> {
+        parse(text, Part::Key).expect("valid")
+    }
+
+    fn refused(text: &str) -> String {
+        parse(text, Part::Key).expect_err("must be refused")
+    }
+
+    #[test]
+    fn placeholders_are_dotted_paths() {
+        let path = |text: &str| Piece::Placeholder(text.split('.').map(str::to_owned).collect());
+        assert_eq!(pieces("{id}"), [path("id")]);
+        assert_eq!(
+            pieces("{self.0.r#type}/é/{b.c}"),
+            [path("self.0.r#type"), Piece::Literal("/é/".to_owned()), path("b.c")]
+        );
+    }
+
+    #[test]
+    fn what_could_hide_a_mistake_is_refused() {
+        assert!(refused("{a").contains("not closed"));
+        assert!(refused("{a{b}").contains("not closed"));
+        assert!(refused("a}").contains("without a `{`"));
+        assert!(refused("{}").contains("names a parameter"));
+        assert!(refused("{x:?}").contains("no format"));
+        assert!(refused("{x.y()}").contains("`key = x.y()`"));
+        assert!(refused("{a}{b}").contains("nothing stands between"));
+        assert!(refused("{a}%{b}").contains('%'));
+        assert!(refused("{{a}}").contains("format!"));
+        assert!(refused("invoice").contains("without a placeholder"));
+        assert!(refused("").contains("without a placeholder"));
+        assert!(refused("{a.type}").contains("r#type"));
+        assert!(refused("{a::b}").contains("expression"));
+        assert!(refused("{a..b}").contains("expression"));
+        assert!(refused("{0}").contains("expression"));
+    }
+}
