@@ -129,7 +129,10 @@ pub fn killed_and_restarted(
     match last.ended_within(within) {
         Some(status) if status.success() => Ok(kills),
         Some(status) => Err(Error::Program { program: "the child process", output: status.to_string() }),
-        None => Err(Error::Program { program: "the child process", output: format!("still runs after {within:?}") }),
+        None => Err(Error::Program {
+            program: "the child process",
+            output: format!("still runs after {within:?}"),
+        }),
     }
 }
 

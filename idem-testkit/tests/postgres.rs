@@ -88,7 +88,8 @@ fn the_server_ends_when_its_process_is_killed() {
     open_to_all(folder.path());
     let mut command =
         process::this_test("the_server_ends_when_its_process_is_killed", "owner").expect("command");
-    let mut owner = Victim::spawn(command.stdout(Stdio::piped()).env("TMPDIR", folder.path())).expect("start");
+    let mut owner =
+        Victim::spawn(command.stdout(Stdio::piped()).env("TMPDIR", folder.path())).expect("start");
     let output = BufReader::new(owner.child().stdout.take().expect("piped"));
     let id = output
         .lines()

@@ -92,8 +92,7 @@ impl Builder {
         let account = Account::find()?;
         let folder = account.folder()?;
         initialize(account, &programs, folder.path(), &self.settings)?;
-        let mut server =
-            Postgres { server: Mutex::new(None), account, programs, port: free_port()?, folder };
+        let mut server = Postgres { server: Mutex::new(None), account, programs, port: free_port()?, folder };
         for tries_left in (0..5).rev() {
             match server.start_again() {
                 // Somebody else took the port meanwhile.

@@ -9,7 +9,7 @@ use crate::Error;
 /// Folders with one subfolder per version, and where the programs are in it.
 const VERSIONED: [(&str, &str); 4] = [
     ("/usr/lib/postgresql", "bin"),
-    ("/usr", "bin"),          // pgsql-16
+    ("/usr", "bin"),              // pgsql-16
     ("/opt/homebrew/opt", "bin"), // postgresql@16
     ("/usr/local/opt", "bin"),
 ];
