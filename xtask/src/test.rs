@@ -29,8 +29,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         &["nextest", "run"]
     } else {
         say("cargo-nextest is not installed: running the tests with `cargo test`");
-        // Without --all-targets it would run the doctests too.
-        &["test", "--all-targets"]
+        // The targets that nextest takes too: neither doctests nor benchmarks.
+        &["test", "--lib", "--bins", "--tests", "--examples"]
     };
     cargo_with(&url, tests, arguments)?;
     // A filter is for tests: whoever gives one does not wait for the doctests.
