@@ -12,6 +12,8 @@ mod error;
 pub mod postgres;
 #[cfg(feature = "full")]
 pub mod process;
+#[cfg(feature = "full")]
+pub mod proxy;
 pub mod wait;
 
 pub use error::Error;

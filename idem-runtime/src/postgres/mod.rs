@@ -69,6 +69,10 @@ impl PgStore {
     /// [`Error::Store`]: the URL is not valid, or no connection came about within 10 s (refused, unreachable, wrong
     /// password; these can be retried).
     pub async fn connect(url: &str) -> Result<Self, Error> {
+        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+            let message = "the URL of a Postgres database begins with `postgres://`";
+            return Err(Error::store(None, false, message));
+        }
         let options: PgConnectOptions = url.parse().map_err(|e| store_error(None, e))?;
         // The pool would answer every failure by its time-out alone.
         let first = PgConnection::connect_with(&options);
