@@ -13,6 +13,7 @@ mod postgres {
     mod crash;
     mod identity;
     mod outcome;
+    mod processes;
     mod race;
     mod retention;
     mod schema;
@@ -20,6 +21,8 @@ mod postgres {
 
     #[path = "postgres/commit_doubt.rs"]
     mod commit_doubt;
+    #[path = "postgres/restart.rs"]
+    mod restart;
     #[path = "postgres/session.rs"]
     mod session;
 }
@@ -32,6 +35,7 @@ mod sqlite {
     mod crash;
     mod identity;
     mod outcome;
+    mod processes;
     mod race;
     mod retention;
     mod schema;

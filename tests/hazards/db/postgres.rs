@@ -78,6 +78,11 @@ impl Db {
     }
 }
 
+/// A store on a database that another process has set up.
+pub async fn open(url: &str) -> PgStore {
+    PgStore::new(pool(url, 4))
+}
+
 pub fn pool(url: &str, connections: u32) -> PgPool {
     PgPoolOptions::new()
         .max_connections(connections)

@@ -48,6 +48,10 @@ impl Db {
         db
     }
 
+    pub fn url(&self) -> &str {
+        self.path.to_str().expect("UTF-8")
+    }
+
     /// A store as another process would have it, with connections of its own.
     pub async fn store(&self) -> SqliteStore {
         SqliteStore::open(&self.path).await.expect("opened")
@@ -65,4 +69,9 @@ impl Db {
     pub async fn assert_no_open_transaction(&self) {
         self.execute("BEGIN IMMEDIATE; ROLLBACK").await;
     }
+}
+
+/// A store on a database that another process has set up.
+pub async fn open(path: &str) -> SqliteStore {
+    SqliteStore::open(path).await.expect("opened")
 }

@@ -1,1 +1,264 @@
-//! A `COMMIT` whose answer does not come.
+//! A `COMMIT` whose answer does not come (C10, C10b). The proxy cuts, or goes silent, at each message of the wire in
+//! turn. Whatever the caller is told must be true, and a retry with the key must end in exactly one effect.
+
+use std::time::Duration;
+
+use idem_runtime::{Claim, Error, Older, PgStore, Retain, Store as _};
+use idem_testkit::proxy::{Proxy, Trigger};
+
+use super::db::{Db, INBOX, Tx, pool};
+use super::race::effect;
+use crate::handler::{Fail, claim, identity, run};
+
+const SETTLE: Duration = Duration::from_millis(400);
+
+struct Line {
+    db: Db,
+    proxy: Proxy,
+}
+
+impl Line {
+    async fn new() -> Self {
+        let db = Db::fresh().await;
+        let proxy = Proxy::in_front_of(db.url()).expect("a proxy");
+        Self { db, proxy }
+    }
+
+    /// A store behind the proxy, with its connection open and its statements prepared.
+    async fn warm(&self, connections: u32) -> PgStore {
+        let url = self.proxy.url(self.db.url()).expect("a url");
+        let store = PgStore::new(pool(&url, connections))
+            .with_settle_timeout(SETTLE)
+            .with_idle_timeout(Duration::from_secs(1));
+        run(&store, claim("warm"), async |tx| effect(tx, "warm").await).await.expect("runs");
+        store
+    }
+
+    async fn effects(&self, key: &str) -> i64 {
+        self.db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await
+    }
+
+    /// What the caller was told holds, and a retry of another process ends in `expected` effects.
+    async fn assert_true(&self, key: &str, told: Result<bool, Error>, expected: i64) {
+        self.proxy.heal();
+        let other = self.db.store().await.with_claim_wait(Duration::from_secs(30));
+        let claim = || takeable(key);
+        match &told {
+            Ok(_) => assert_eq!(self.effects(key).await, expected, "told that it is committed"),
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+        let retry = run(&other, claim(), async |tx| effect(tx, key).await).await.expect("a retry ends");
+        assert!(told.is_err() || retry.is_replay(), "told that it is committed");
+        assert_eq!(self.effects(key).await, expected);
+        // A line that is silent keeps its sessions until it is given up.
+        self.proxy.cut_all();
+        self.db.assert_no_open_transaction().await;
+    }
+}
+
+/// The same record is taken over once it has expired.
+fn takeable(key: &str) -> Claim {
+    claim(key).with_retain(Retain::For(Duration::from_secs(3_600))).with_older(Older::Run)
+}
+
+async fn apply(store: &PgStore, key: &str) -> Result<bool, Error> {
+    let outcome = run(store, takeable(key), async |tx: &mut Tx| effect(tx, key).await).await;
+    match outcome {
+        Ok(outcome) => Ok(!outcome.is_replay()),
+        Err(Fail::Idem(error)) => Err(error),
+        // The line broke inside the body.
+        Err(Fail::Sql(error)) => Err(Error::store(None, true, error)),
+        Err(Fail::Told) => unreachable!("nobody told it to"),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Break {
+    Reset,
+    Close,
+    Silence,
+}
+
+impl Break {
+    fn arm(self, proxy: &Proxy, trigger: Trigger) {
+        match self {
+            Self::Reset => proxy.cut_on(trigger),
+            Self::Close => proxy.close_on(trigger),
+            Self::Silence => proxy.silence_on(trigger),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_line_breaks_at_each_message_in_turn() {
+    let line = Line::new().await;
+    for how in [Break::Reset, Break::Close] {
+        for number in 1.. {
+            let key = format!("{how:?}-{number}");
+            let store = line.warm(1).await;
+            how.arm(&line.proxy, Trigger::message(number));
+            let told = apply(&store, &key).await;
+            let fired = line.proxy.fired();
+            line.assert_true(&key, told, 1).await;
+            if !fired {
+                assert!(number > 10, "there are more messages than {number}");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_line_goes_silent_at_each_message_in_turn() {
+    let line = Line::new().await;
+    for number in 1.. {
+        let key = format!("silent-{number}");
+        let store = line.warm(1).await.with_claim_wait(Duration::from_millis(300));
+        line.proxy.silence_on(Trigger::message(number));
+        // A body waits for a silent line as long as its author lets it: here for half a second.
+        let told = tokio::time::timeout(Duration::from_secs(4), apply(&store, &key)).await;
+        let fired = line.proxy.fired();
+        // Half of an extended query may have arrived, and a server in the middle of one has no idle timeout: the key
+        // is free when the line is given up.
+        drop(store);
+        line.proxy.cut_all();
+        // Without an answer the body was still waiting, and was cancelled.
+        let told = told.unwrap_or_else(|_| Err(Error::store(None, true, "cancelled")));
+        line.assert_true(&key, told, 1).await;
+        if !fired {
+            assert!(number > 10, "there are more messages than {number}");
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_happened_is_a_success_though_its_answer_was_lost() {
+    // With a pool of 1: the broken connection gives its place to the one that settles.
+    let line = Line::new().await;
+    for how in [Break::Reset, Break::Close, Break::Silence] {
+        let key = format!("{how:?}");
+        let store = line.warm(1).await;
+        how.arm(&line.proxy, Trigger::answered_statement("COMMIT AND CHAIN"));
+        assert!(apply(&store, &key).await.expect("it happened, and that was found out"));
+        assert!(line.proxy.fired());
+        line.assert_true(&key, Ok(true), 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_never_arrived_is_an_error_and_a_retry_runs() {
+    let line = Line::new().await;
+    for how in [Break::Reset, Break::Close, Break::Silence] {
+        let key = format!("{how:?}");
+        let store = line.warm(1).await;
+        how.arm(&line.proxy, Trigger::before_statement("COMMIT AND CHAIN"));
+        let error = apply(&store, &key).await.expect_err("it did not happen");
+        assert!(line.proxy.fired());
+        assert!(error.is_retryable(), "{error:?}");
+        line.assert_true(&key, Err(error), 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_takeover_in_doubt_is_settled_too() {
+    let line = Line::new().await;
+    for (n, trigger) in [
+        (1, Trigger::answered_statement("COMMIT AND CHAIN")),
+        (0, Trigger::before_statement("COMMIT AND CHAIN")),
+    ] {
+        let key = format!("k{n}");
+        let store = line.warm(1).await;
+        assert!(apply(&store, &key).await.expect("runs"));
+        line.db
+            .execute(&format!("UPDATE {INBOX} SET expires_at = now() - interval '1 s' WHERE key = '{key}'"))
+            .await;
+        line.proxy.cut_on(trigger);
+        let told = apply(&store, &key).await;
+        assert!(line.proxy.fired());
+        assert_eq!(told.is_ok(), n == 1, "{told:?}");
+        line.assert_true(&key, told, 2).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_strangers_claim_meanwhile_is_not_taken_for_ours() {
+    let line = Line::new().await;
+    let store = line.warm(1).await;
+    line.proxy.cut_on(Trigger::before_statement("COMMIT AND CHAIN"));
+    // It waits on the key, and gets it when the first connection is cut, before or while ours is settled.
+    let (ready, is_ready) = tokio::sync::oneshot::channel();
+    let stranger = tokio::spawn({
+        let store = line.db.store().await;
+        async move {
+            is_ready.await.expect("told");
+            run(&store, takeable("k"), async |tx| effect(tx, "k").await).await
+        }
+    });
+    let told = run(&store, takeable("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        ready.send(()).expect("the stranger waits");
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                        AND datname = current_database()";
+        idem_testkit::wait::eventually(
+            "the stranger waits for the key",
+            Duration::from_secs(20),
+            async || line.db.count(waiting).await == 1,
+        )
+        .await;
+        Ok(())
+    });
+    let told = told.await.expect_err("the stranger has it").idem();
+    assert!(line.proxy.fired() && told.is_retryable(), "{told:?}");
+    assert!(!stranger.await.expect("no panic").expect("runs").is_replay());
+    line.assert_true("k", Err(told), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_at_all_is_unconfirmed_and_a_retry_gives_the_outcome() {
+    // C10b: also the connections that would settle it are silent.
+    let line = Line::new().await;
+    let store = line.warm(2).await;
+    let store = store.with_claim_wait(Duration::from_millis(300));
+    line.proxy.silence_on(Trigger::answered_statement("COMMIT AND CHAIN"));
+    let started = std::time::Instant::now();
+    let told = run(&store, takeable("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        // Every new connection is silent from its first message on.
+        line.proxy.silence_on(Trigger::message(1).every_connection());
+        line.proxy.heal();
+        line.proxy.silence_on(Trigger::answered_statement("COMMIT AND CHAIN"));
+        line.proxy.silence_on(Trigger::before_statement("BEGIN").every_connection());
+        Ok(7)
+    });
+    let error = told.await.expect_err("nothing is known").idem();
+    assert!(matches!(error, Error::Unconfirmed { .. }) && error.is_retryable(), "{error:?}");
+    assert!(error.to_string().contains("retry with the same key"));
+    assert!(started.elapsed() < 10 * SETTLE, "{:?}", started.elapsed());
+    line.proxy.heal();
+    let retry = run(&line.db.store().await, takeable("k"), async |_| Ok(8)).await.expect("it is known now");
+    assert!(retry.is_replay() && retry.into_inner() == 7);
+    assert_eq!(line.effects("k").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_ended_while_it_commits_is_in_doubt_and_settled() {
+    // The error answer of a dying session does not say whether its transaction has committed.
+    let line = Line::new().await;
+    let store = line.warm(2).await;
+    line.db
+        .execute(
+            "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END';
+             CREATE CONSTRAINT TRIGGER die AFTER INSERT ON named DEFERRABLE INITIALLY DEFERRED
+                 FOR EACH ROW EXECUTE FUNCTION die()",
+        )
+        .await;
+    let told = run(&store, claim("k"), async |tx: &mut Tx| {
+        sqlx::query("INSERT INTO named (name) VALUES ('k')").execute(&mut **tx).await?;
+        Ok(())
+    });
+    let error = told.await.expect_err("the trigger ends the session before it commits").idem();
+    assert!(matches!(error, Error::Store { retryable: true, .. }), "{error:?}");
+    assert!(store.find(&identity("k")).await.expect("asked").is_none());
+}
