@@ -5,7 +5,7 @@
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{FnArg, Type};
+use syn::{Expr, FnArg, Type};
 
 use crate::args::{Concurrent, Key, Older, Scope};
 use crate::check::{Handler, Operation};
@@ -26,7 +26,7 @@ fn local(name: &str) -> Ident {
 /// ```text
 /// async fn approve(store: &dyn Store<Tx = PgTx>, cmd: Approve) -> Result<Outcome<Approved>, ApproveError> {
 ///     submit! { OperationInfo::__new("approve", ..) }
-///     let handler = handler::<PgTx, Result<Approved, ApproveError>, _>();
+///     let handler = handler::<PgTx, Result<Outcome<Approved>, ApproveError>, _, _>();
 ///     let scope = ..; let key = ..; let fingerprint = ..;
 ///     let claim = claim("approve", scope, key, fingerprint).map(|claim| claim.with_retain(..));
 ///     let mut run = match handler.start(store, claim).await {
@@ -62,7 +62,19 @@ pub(crate) fn expand(function: &Function, handler: &Handler<'_>) -> TokenStream 
         let #result_ = #inside_.run(#block).await;
         #witness_.finish(#store, #run_, #result_).await
     };
-    emit(function, Some((handler.tx, handler.output)), krate, statements)
+    let generated = emit(function, Some((handler.tx, handler.output)), krate, statements);
+    match &handler.operation {
+        Operation::Given(_) => generated,
+        Operation::Function(function) => {
+            let constant = outside_impl(function);
+            quote! {
+                #generated
+                #[doc(hidden)]
+                #[allow(non_upper_case_globals, dead_code)]
+                const #constant: () = ();
+            }
+        }
+    }
 }
 
 /// The function for the editor, after a mistake: with the generated signature as far as it is known, and with the
@@ -72,21 +84,23 @@ pub(crate) fn expand_after_mistake(
     signature: &Signature,
     krate: &syn::Path,
 ) -> TokenStream {
+    let mut quiet = function.clone();
+    quiet.attrs.push(syn::parse_quote!(#[allow(unused)]));
     let (Some(tx), Some(output)) = (&signature.tx, &signature.output) else {
-        return emit(function, None, krate, function.body.clone());
+        return emit(&quiet, None, krate, function.body.clone());
     };
     let body_ = local("body");
     let block = body(function, output);
     let Tx { mutability, ident, ty, .. } = tx;
     let statements = quote! {
-        #[allow(unused, unreachable_code, clippy::all, clippy::pedantic)]
+        #[allow(clippy::all, clippy::pedantic)]
         let #body_ = async {
             let #mutability #ident: &mut #ty = loop {};
             #block.await
         };
         loop {}
     };
-    emit(function, Some((tx, output)), krate, statements)
+    emit(&quiet, Some((tx, output)), krate, statements)
 }
 
 /// The author's function with the two changes and another body.
@@ -133,7 +147,10 @@ fn registration(function: &Function, handler: &Handler<'_>, private: &TokenStrea
     let place = quote_spanned!(function.sig.fn_token.span=> #private::file!(), #private::line!());
     let outside_impl = match &handler.operation {
         Operation::Given(_) => TokenStream::new(),
-        Operation::Function(ident) => outside_impl(ident),
+        Operation::Function(function) => {
+            let constant = outside_impl(function);
+            quote!(#[allow(unused_imports)] use #constant as _;)
+        }
     };
     quote! {
         #outside_impl
@@ -143,10 +160,10 @@ fn registration(function: &Function, handler: &Handler<'_>, private: &TokenStrea
     }
 }
 
-/// A function without receiver does not show whether it is in an `impl` block. Inside one its bare name does not
-/// resolve, so this import fails there, at the function's name.
-fn outside_impl(ident: &Ident) -> TokenStream {
-    quote!(#[allow(unused_imports)] use #ident as _;)
+/// A function without receiver does not show whether it is in an `impl` block. So a constant stands beside it, which
+/// the body imports: inside an `impl` block it is an associated constant, and the import fails by this name.
+fn outside_impl(function: &Ident) -> Ident {
+    quote::format_ident!("{function}_needs_the_option_operation_in_an_impl_block", span = function.span())
 }
 
 fn older(handler: &Handler<'_>) -> TokenStream {
@@ -157,23 +174,16 @@ fn older(handler: &Handler<'_>) -> TokenStream {
     }
 }
 
-/// Input: `PgTx` and `Result<Approved, ApproveError>`. Output: `let handler = handler::<PgTx, Result<..>, _>();`.
+/// Input: `PgTx` and `Result<Outcome<Approved>, ApproveError>`.
+/// Output: `let handler = handler::<PgTx, Result<Outcome<Approved>, ApproveError>, _, _>();`.
 ///
 /// It asks for all bounds of the generated code at once, at the types that must meet them. What needs a bound later
 /// goes through the function pointers in `handler`, so that a type that does not meet it is reported once.
 fn witness(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
-    let (tx, output) = (&handler.tx.ty, &handler.output.ty);
+    let tx = &handler.tx.ty;
+    let answer = handler.output.wrapped(&handler.krate);
     let witness = local("handler");
-    let span = Span::call_site().located_at(output.span());
-    let proof = handler.output.is_result.then(|| {
-        let wrapped = handler.output.wrapped(&handler.krate);
-        quote_spanned!(span=> #private::same::<#wrapped, #output>();)
-    });
-    let handler = quote_spanned!(span=> #private::handler::<#tx, #output, _>());
-    quote! {
-        #proof
-        let #witness = #handler;
-    }
+    quote!(let #witness = #private::handler::<#tx, #answer, _, _>();)
 }
 
 /// Input: scope, key, fingerprint and the other options. Output: statements that end in `let claim = ..;`, of type
@@ -210,9 +220,33 @@ fn claim(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
 
 /// Input: `scope` and the author's expression. Output: `scope(&(<expression>))`, so that what its type lacks is
 /// reported at the expression.
-fn read(function: &str, expression: &syn::Expr, private: &TokenStream) -> TokenStream {
+fn read(function: &str, expression: &Expr, private: &TokenStream) -> TokenStream {
     let function = Ident::new(function, Span::call_site().located_at(expression.span()));
-    quote!(#private::#function(&(#expression)))
+    let value = by_reference(expression);
+    quote!(#private::#function(#value))
+}
+
+/// Input: `cmd.amount`. Output: `&cmd.amount`, at the author's own place: rustc reports there what the value lacks.
+pub(crate) fn by_reference(expression: &Expr) -> TokenStream {
+    let binds_tightly = matches!(
+        expression,
+        Expr::Path(_)
+            | Expr::Field(_)
+            | Expr::MethodCall(_)
+            | Expr::Call(_)
+            | Expr::Index(_)
+            | Expr::Macro(_)
+            | Expr::Lit(_)
+            | Expr::Paren(_)
+            | Expr::Try(_)
+            | Expr::Await(_)
+    );
+    let ampersand = syn::Token![&](expression.span());
+    if binds_tightly {
+        quote!(#ampersand #expression)
+    } else {
+        quote_spanned!(expression.span()=> #ampersand (#expression))
+    }
 }
 
 /// Output: `.map(|claim| claim.with_retain(..))` with the options that differ from the defaults; nothing, if none
@@ -250,7 +284,7 @@ fn options(handler: &Handler<'_>, krate: &syn::Path, occurred_at: &Ident) -> Tok
 /// reports a wrong tail, a wrong early `return` and a stray `;` each at its own place.
 fn body(function: &Function, output: &Output) -> TokenStream {
     let ty = &output.ty;
-    let never = local("never");
+    let never = Ident::new("never", Span::mixed_site().located_at(ty.span()));
     let expected = quote_spanned! {Span::call_site().located_at(ty.span())=>
         #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop, clippy::let_and_return, clippy::needless_return)]
         if false {

@@ -12,7 +12,7 @@ use syn::{
     ReturnType, Token, Type, TypeImplTrait, TypeReference, Visibility, token,
 };
 
-use crate::errors::Errors;
+use crate::errors::{Errors, did_you_mean};
 
 /// The function as it was written; the body stays unread.
 #[derive(Clone)]
@@ -88,7 +88,12 @@ pub(crate) struct Output {
 impl Signature {
     pub(crate) fn read(sig: &syn::Signature, errors: &mut Errors) -> Self {
         let receiver = sig.receiver().map(|receiver| receiver.self_token);
-        check_async(sig, errors);
+        let rewritten = is_rewritten(sig);
+        if rewritten {
+            errors.under(&sig.ident, ASYNC_TRAIT);
+        } else if sig.asyncness.is_none() {
+            errors.under(sig.fn_token, "a handler is async: write `async fn`");
+        }
         let position = usize::from(receiver.is_some());
         let mut parameters = Parameters::default();
         for input in sig.inputs.iter().skip(position + 1) {
@@ -96,10 +101,10 @@ impl Signature {
         }
         Self {
             receiver,
-            tx: tx(sig, position, errors),
+            tx: if rewritten { None } else { tx(sig, position, errors) },
             parameters: parameters.0,
             type_parameters: sig.generics.type_params().map(|parameter| parameter.ident.clone()).collect(),
-            output: output(sig, errors),
+            output: if rewritten { None } else { output(sig, errors) },
         }
     }
 
@@ -108,8 +113,15 @@ impl Signature {
         self.parameters.iter().find(|parameter| parameter.ident.unraw() == plain)
     }
 
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.parameters.iter().map(|parameter| parameter.ident.to_string()).collect()
+    /// What to say about a name that is no parameter.
+    pub(crate) fn no_parameter(&self, name: &str) -> String {
+        let names: Vec<String> =
+            self.parameters.iter().map(|parameter| parameter.ident.to_string()).collect();
+        let mut hint = did_you_mean(name, names.iter().map(String::as_str));
+        if hint.is_empty() && !names.is_empty() {
+            hint = format!("; there are `{}`", names.join("`, `"));
+        }
+        format!("there is no parameter `{name}`{hint}")
     }
 
     /// The parameter `name` (or `self`) as an expression that resolves as the parameter does, located at `span`.
@@ -129,23 +141,12 @@ impl Signature {
     }
 }
 
-fn check_async(sig: &syn::Signature, errors: &mut Errors) {
-    if sig.asyncness.is_some() {
-        return;
-    }
-    let by_async_trait = sig
-        .generics
-        .params
-        .iter()
-        .any(|parameter| matches!(parameter, GenericParam::Lifetime(lifetime) if lifetime.lifetime.ident == "async_trait"));
-    if by_async_trait {
-        errors.under(
-            &sig.ident,
-            "`#[async_trait]` has already rewritten this function: put `#[idempotent]` on an inherent method or a free function, and call it here",
-        );
-    } else {
-        errors.under(sig.fn_token, "a handler is async: write `async fn`");
-    }
+const ASYNC_TRAIT: &str = "`#[async_trait]` has already rewritten this function: put `#[idempotent]` on an inherent method or a free function, and call it here";
+
+/// Whether `#[async_trait]` came first, which leaves a lifetime of its name.
+fn is_rewritten(sig: &syn::Signature) -> bool {
+    let ours = |parameter: &GenericParam| matches!(parameter, GenericParam::Lifetime(lifetime) if lifetime.lifetime.ident == "async_trait");
+    sig.generics.params.iter().any(ours)
 }
 
 fn tx(sig: &syn::Signature, position: usize, errors: &mut Errors) -> Option<Tx> {
@@ -201,9 +202,6 @@ fn output(sig: &syn::Signature, errors: &mut Errors) -> Option<Output> {
         );
         return None;
     };
-    if sig.asyncness.is_none() {
-        return None;
-    }
     let found = find(|finder| finder.visit_type(ty));
     if let Some(hidden) = found.hidden {
         errors.under(

@@ -4,6 +4,7 @@
 //! asked for, with its notes, and not the bound behind it.
 
 use std::fmt::{Display, Write};
+use std::pin::Pin;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -36,25 +37,72 @@ pub struct Itself;
 #[derive(Debug)]
 pub struct Optional;
 
-/// A `Result` by whatever name, taken apart.
+/// What a handler returns, by whatever name: the return type of the generated function is [`Self::Wrapped`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a `Result`",
     label = "a handler returns `Result<V, E>`, or an alias of it",
     note = "write `Result<V, E>`, where `V` can be stored and `E: From<idem_runtime::Error>`"
 )]
 pub trait HandlerResult {
-    /// What is stored.
-    type Value;
-    /// What a failed run answers.
-    type Error;
     /// What the generated function returns.
     type Wrapped;
 }
 
 impl<V, E> HandlerResult for Result<V, E> {
+    type Wrapped = Result<Outcome<V>, E>;
+}
+
+/// What the generated function returns. Where a return type is called `Result`, its first argument has been wrapped
+/// by syntax, and this is the proof that it was the right one: it must be a `Result` of an [`Outcome`].
+#[diagnostic::on_unimplemented(
+    message = "this `Result` is an alias, and its first argument is not the outcome",
+    label = "only the first argument of a type called `Result` can be the outcome",
+    note = "write `std::result::Result<V, E>`, or give the alias another name than `Result`"
+)]
+pub trait Answer {
+    /// What is stored.
+    type Value;
+    /// What a failed run answers.
+    type Error;
+}
+
+impl<V, E> Answer for Result<Outcome<V>, E> {
     type Value = V;
     type Error = E;
-    type Wrapped = Result<Outcome<V>, E>;
+}
+
+/// The outcome of a handler.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be stored as an outcome",
+    label = "an outcome must be `Serialize` and `DeserializeOwned`, so that a redelivery gets it back",
+    note = "for a type of your own: `#[derive(serde::Serialize, serde::Deserialize)]`",
+    note = "or return only what a redelivery must be told, for example an id; `()` where it is nothing"
+)]
+pub trait Stored<M>: Sized {
+    /// As [`crate::encode`].
+    fn to_json(identity: &Identity, value: &Self) -> Result<String, Error>;
+    /// As [`crate::decode`].
+    fn from_record(record: &Record) -> Result<Outcome<Self>, Error>;
+}
+
+impl<V: Serialize + DeserializeOwned> Stored<Itself> for V {
+    fn to_json(identity: &Identity, value: &Self) -> Result<String, Error> {
+        encode(identity, value)
+    }
+
+    fn from_record(record: &Record) -> Result<Outcome<Self>, Error> {
+        decode(record)
+    }
+}
+
+impl<V: Never> Stored<Nothing> for V {
+    fn to_json(_: &Identity, _: &Self) -> Result<String, Error> {
+        unreachable!("`Never` applies to nothing")
+    }
+
+    fn from_record(_: &Record) -> Result<Outcome<Self>, Error> {
+        unreachable!("`Never` applies to nothing")
+    }
 }
 
 /// The error of a handler.
@@ -132,21 +180,14 @@ impl<T: Never> EventTime<Nothing> for T {
     }
 }
 
-/// The generated return type equals what the handler's own return type stands for.
-#[diagnostic::on_unimplemented(
-    message = "this `Result` is an alias whose first argument is not the outcome",
-    label = "an alias with its arguments in another order must not be called `Result` here",
-    note = "write `std::result::Result<V, E>`, or give the alias another name"
-)]
-pub trait Same<T: ?Sized> {}
-impl<T: ?Sized> Same<T> for T {}
+type Call<'a, O> = Pin<Box<dyn Future<Output = Result<O, Error>> + Send + 'a>>;
 
-/// Proves that wrapping the first argument of a type called `Result` was right.
-pub fn same<W: Same<<R as HandlerResult>::Wrapped>, R: HandlerResult>() {}
-
-/// The conversions of one handler, after proof that they exist.
+/// The calls and conversions of one handler, after proof that they exist.
 #[derive(Debug)]
 pub struct Handler<T, V, E> {
+    claim: for<'a> fn(&'a dyn Store<Tx = T>, Claim) -> Call<'a, Claimed<T>>,
+    complete: for<'a> fn(&'a dyn Store<Tx = T>, T, String) -> Call<'a, ()>,
+    release: for<'a> fn(&'a dyn Store<Tx = T>, T) -> Call<'a, ()>,
     enter: fn(&T, Identity) -> Inside,
     error: fn(Error) -> E,
     encode: fn(&Identity, &V) -> Result<String, Error>,
@@ -154,14 +195,22 @@ pub struct Handler<T, V, E> {
 }
 
 /// Asks for every bound of a handler at once.
-pub fn handler<T, R, M>() -> Handler<T, R::Value, R::Error>
+pub fn handler<T, A, M, N>() -> Handler<T, A::Value, A::Error>
 where
     T: Transaction,
-    R: HandlerResult,
-    R::Value: Serialize + DeserializeOwned,
-    R::Error: HandlerError<M>,
+    A: Answer,
+    A::Value: Stored<M>,
+    A::Error: HandlerError<N>,
 {
-    Handler { enter: Inside::new, error: R::Error::from_store, encode, decode }
+    Handler {
+        claim: |store, claim| store.claim(claim),
+        complete: |store, tx, outcome| store.complete(tx, outcome),
+        release: |store, tx| store.release(tx),
+        enter: Inside::new,
+        error: A::Error::from_store,
+        encode: A::Value::to_json,
+        decode: A::Value::from_record,
+    }
 }
 
 /// The answer to a claim.
@@ -187,7 +236,8 @@ impl<T> Run<T> {
     }
 }
 
-impl<T: Transaction, V, E> Handler<T, V, E> {
+// Nothing is asked of `T`, `V` and `E` here: it would be asked for, and reported, at every call.
+impl<T: 'static, V, E> Handler<T, V, E> {
     /// Claims the identity.
     pub async fn start(&self, store: &dyn Store<Tx = T>, claim: Result<Claim, Error>) -> Start<T, V, E> {
         let claim = match claim {
@@ -195,7 +245,7 @@ impl<T: Transaction, V, E> Handler<T, V, E> {
             Err(error) => return Start::Answer(Err((self.error)(error))),
         };
         let identity = claim.identity.clone();
-        match store.claim(claim).await {
+        match (self.claim)(store, claim).await {
             Ok(Claimed::Fresh(tx)) => {
                 let inside = (self.enter)(&tx, identity);
                 Start::Fresh(Run { tx, inside })
@@ -217,33 +267,33 @@ impl<T: Transaction, V, E> Handler<T, V, E> {
         let value = match result {
             Ok(value) => value,
             Err(error) => {
-                release(store, tx, identity).await;
+                self.roll_back(store, tx, identity).await;
                 return Err(error);
             }
         };
         match (self.encode)(identity, &value) {
-            Ok(outcome) => match store.complete(tx, outcome).await {
+            Ok(outcome) => match (self.complete)(store, tx, outcome).await {
                 Ok(()) => Ok(Outcome::Applied(value)),
                 Err(error) => Err((self.error)(error)),
             },
             Err(error) => {
-                release(store, tx, identity).await;
+                self.roll_back(store, tx, identity).await;
                 Err((self.error)(error))
             }
         }
     }
-}
 
-/// Rolls back; the reason for it is what the caller gets, so an error here is only traced.
-async fn release<T: Transaction>(store: &dyn Store<Tx = T>, tx: T, identity: &Identity) {
-    if let Err(error) = store.release(tx).await {
-        tracing::warn!(
-            operation = identity.operation(),
-            scope = identity.scope(),
-            key = identity.key(),
-            %error,
-            "the rollback failed too; the database rolls back when it finds the connection closed"
-        );
+    /// The reason for it is what the caller gets, so an error here is only traced.
+    async fn roll_back(&self, store: &dyn Store<Tx = T>, tx: T, identity: &Identity) {
+        if let Err(error) = (self.release)(store, tx).await {
+            tracing::warn!(
+                operation = identity.operation(),
+                scope = identity.scope(),
+                key = identity.key(),
+                %error,
+                "the rollback failed too; the database rolls back when it finds the connection closed"
+            );
+        }
     }
 }
 
