@@ -2,7 +2,7 @@
 //! identity, runs the author's statements in the transaction, and stores the outcome. Every expression of the author
 //! appears exactly once, and the locals cannot meet the author's names.
 
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Expr, FnArg, Type};
@@ -10,11 +10,25 @@ use syn::{Expr, FnArg, Type};
 use crate::args::{Concurrent, Key, Older, Scope};
 use crate::check::{Handler, Operation};
 use crate::duration::Keep;
-use crate::signature::{Function, Output, Signature, Tx};
+use crate::signature::{Function, Output, Tx};
 use crate::template::Part;
 
+/// The call site's hygiene, located where the author wrote `tokens`.
+fn at(tokens: &impl Spanned) -> Span {
+    Span::call_site().located_at(tokens.span())
+}
+
+/// The same path, for an expression that rustc may have to point at.
+fn located(path: &TokenStream, span: Span) -> TokenStream {
+    let located = |mut token: TokenTree| {
+        token.set_span(token.span().located_at(span));
+        token
+    };
+    path.clone().into_iter().map(located).collect()
+}
+
 /// A name that the author's names cannot meet.
-fn local(name: &str) -> Ident {
+pub(crate) fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
@@ -26,7 +40,7 @@ fn local(name: &str) -> Ident {
 /// ```text
 /// async fn approve(store: &dyn Store<Tx = PgTx>, cmd: Approve) -> Result<Outcome<Approved>, ApproveError> {
 ///     submit! { OperationInfo::__new("approve", ..) }
-///     let handler = handler::<PgTx, Result<Outcome<Approved>, ApproveError>, _, _>();
+///     let handler = handler::<PgTx, Result<Approved, ApproveError>, Result<Outcome<Approved>, ApproveError>, _, _>();
 ///     let scope = ..; let key = ..; let fingerprint = ..;
 ///     let claim = claim("approve", scope, key, fingerprint).map(|claim| claim.with_retain(..));
 ///     let mut run = match handler.start(store, claim).await {
@@ -62,67 +76,45 @@ pub(crate) fn expand(function: &Function, handler: &Handler<'_>) -> TokenStream 
         let #result_ = #inside_.run(#block).await;
         #witness_.finish(#store, #run_, #result_).await
     };
-    let generated = emit(function, Some((handler.tx, handler.output)), krate, statements);
+    let generated = emit(function, handler.tx, handler.output, krate, statements);
     match &handler.operation {
         Operation::Given(_) => generated,
         Operation::Function(function) => {
             let constant = outside_impl(function);
-            quote! {
-                #generated
+            let marker = quote_spanned! {at(function)=>
                 #[doc(hidden)]
                 #[allow(non_upper_case_globals, dead_code)]
                 const #constant: () = ();
-            }
+            };
+            quote!(#generated #marker)
         }
     }
-}
-
-/// The function for the editor, after a mistake: with the generated signature as far as it is known, and with the
-/// author's statements, so that names resolve and nothing else is reported.
-pub(crate) fn expand_after_mistake(
-    function: &Function,
-    signature: &Signature,
-    krate: &syn::Path,
-) -> TokenStream {
-    let mut quiet = function.clone();
-    quiet.attrs.push(syn::parse_quote!(#[allow(unused)]));
-    let (Some(tx), Some(output)) = (&signature.tx, &signature.output) else {
-        return emit(&quiet, None, krate, function.body.clone());
-    };
-    let body_ = local("body");
-    let block = body(function, output);
-    let Tx { mutability, ident, ty, .. } = tx;
-    let statements = quote! {
-        #[allow(clippy::all, clippy::pedantic)]
-        let #body_ = async {
-            let #mutability #ident: &mut #ty = loop {};
-            #block.await
-        };
-        loop {}
-    };
-    emit(&quiet, Some((tx, output)), krate, statements)
 }
 
 /// The author's function with the two changes and another body.
-fn emit(
+pub(crate) fn emit(
     function: &Function,
-    changes: Option<(&Tx, &Output)>,
+    tx: &Tx,
+    output: &Output,
     krate: &syn::Path,
     body: TokenStream,
 ) -> TokenStream {
-    let Function { attrs, vis, defaultness, sig, brace, .. } = function;
-    let mut sig = sig.clone();
-    if let Some((tx, output)) = changes {
-        if let Some(FnArg::Typed(parameter)) = sig.inputs.get_mut(tx.position) {
-            let (store, ty) = (store_ident(tx), &tx.ty);
-            parameter.attrs.clear();
-            *parameter.pat = syn::parse_quote!(#store);
-            *parameter.ty = Type::Verbatim(quote!(&dyn #krate::Store<Tx = #ty>));
-        }
-        if let syn::ReturnType::Type(_, ty) = &mut sig.output {
-            **ty = output.wrapped(krate);
-        }
+    let mut sig = function.sig.clone();
+    if let Some(FnArg::Typed(parameter)) = sig.inputs.get_mut(tx.position) {
+        let (store, ty) = (store_ident(tx), &tx.ty);
+        parameter.attrs.clear();
+        *parameter.pat = syn::parse_quote!(#store);
+        *parameter.ty = Type::Verbatim(quote!(&dyn #krate::Store<Tx = #ty>));
     }
+    if let syn::ReturnType::Type(_, ty) = &mut sig.output {
+        **ty = output.wrapped(krate);
+    }
+    emit_with(function, &sig, body)
+}
+
+/// The author's function with another signature and another body.
+pub(crate) fn emit_with(function: &Function, sig: &syn::Signature, body: TokenStream) -> TokenStream {
+    let Function { attrs, vis, defaultness, brace, .. } = function;
     let block = braced(brace.span.join(), body);
     quote!(#(#attrs)* #vis #defaultness #sig #block)
 }
@@ -149,7 +141,7 @@ fn registration(function: &Function, handler: &Handler<'_>, private: &TokenStrea
         Operation::Given(_) => TokenStream::new(),
         Operation::Function(function) => {
             let constant = outside_impl(function);
-            quote!(#[allow(unused_imports)] use #constant as _;)
+            quote_spanned!(at(function)=> #[allow(unused_imports)] use #constant as _;)
         }
     };
     quote! {
@@ -163,7 +155,7 @@ fn registration(function: &Function, handler: &Handler<'_>, private: &TokenStrea
 /// A function without receiver does not show whether it is in an `impl` block. So a constant stands beside it, which
 /// the body imports: inside an `impl` block it is an associated constant, and the import fails by this name.
 fn outside_impl(function: &Ident) -> Ident {
-    quote::format_ident!("{function}_needs_the_option_operation_in_an_impl_block", span = function.span())
+    quote::format_ident!("{function}_needs_the_option_operation_in_an_impl_block", span = at(function))
 }
 
 fn older(handler: &Handler<'_>) -> TokenStream {
@@ -174,16 +166,22 @@ fn older(handler: &Handler<'_>) -> TokenStream {
     }
 }
 
-/// Input: `PgTx` and `Result<Outcome<Approved>, ApproveError>`.
-/// Output: `let handler = handler::<PgTx, Result<Outcome<Approved>, ApproveError>, _, _>();`.
+/// Input: `PgTx` and `Result<Approved, ApproveError>`.
+/// Output: `let handler = handler::<PgTx, Result<Approved, ApproveError>, Result<Outcome<Approved>, ApproveError>, _, _>();`,
+/// where the third type is left to inference if the signature has the projection.
 ///
 /// It asks for all bounds of the generated code at once, at the types that must meet them. What needs a bound later
 /// goes through the function pointers in `handler`, so that a type that does not meet it is reported once.
 fn witness(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
-    let tx = &handler.tx.ty;
-    let answer = handler.output.wrapped(&handler.krate);
+    let (tx, run) = (&handler.tx.ty, &handler.output.ty);
+    let answer = if handler.output.is_result {
+        handler.output.wrapped(&handler.krate).into_token_stream()
+    } else {
+        quote_spanned!(at(run)=> _)
+    };
     let witness = local("handler");
-    quote!(let #witness = #private::handler::<#tx, #answer, _, _>();)
+    let private = located(private, at(run));
+    quote_spanned!(at(run)=> let #witness = #private::handler::<#tx, #run, #answer, _, _>();)
 }
 
 /// Input: scope, key, fingerprint and the other options. Output: statements that end in `let claim = ..;`, of type
@@ -221,7 +219,7 @@ fn claim(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
 /// Input: `scope` and the author's expression. Output: `scope(&(<expression>))`, so that what its type lacks is
 /// reported at the expression.
 fn read(function: &str, expression: &Expr, private: &TokenStream) -> TokenStream {
-    let function = Ident::new(function, Span::call_site().located_at(expression.span()));
+    let function = Ident::new(function, at(expression));
     let value = by_reference(expression);
     quote!(#private::#function(#value))
 }
@@ -282,10 +280,10 @@ fn options(handler: &Handler<'_>, krate: &syn::Path, occurred_at: &Ident) -> Tok
 ///
 /// The `return` that is never taken stands at the return type and says what the block must give, so that rustc
 /// reports a wrong tail, a wrong early `return` and a stray `;` each at its own place.
-fn body(function: &Function, output: &Output) -> TokenStream {
+pub(crate) fn body(function: &Function, output: &Output) -> TokenStream {
     let ty = &output.ty;
     let never = Ident::new("never", Span::mixed_site().located_at(ty.span()));
-    let expected = quote_spanned! {Span::call_site().located_at(ty.span())=>
+    let expected = quote_spanned! {at(ty)=>
         #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop, clippy::let_and_return, clippy::needless_return)]
         if false {
             let #never: #ty = loop {};

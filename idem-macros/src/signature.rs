@@ -52,6 +52,10 @@ impl Parse for Function {
 /// What the macro needs to know of the signature.
 pub(crate) struct Signature {
     pub(crate) receiver: Option<Token![self]>,
+    /// Whether `#[async_trait]` has rewritten the function, which has been reported.
+    pub(crate) rewritten: bool,
+    /// Whether the return type borrows, which has been reported.
+    pub(crate) borrows: bool,
     /// `None` if it is not as it must be, which has been reported.
     pub(crate) tx: Option<Tx>,
     /// All names that the other parameters bind.
@@ -99,8 +103,14 @@ impl Signature {
         for input in sig.inputs.iter().skip(position + 1) {
             parameters.add(input);
         }
+        let borrows = match &sig.output {
+            ReturnType::Type(_, ty) if !rewritten => find(ty).borrowed.is_some(),
+            _ => false,
+        };
         Self {
             receiver,
+            rewritten,
+            borrows,
             tx: if rewritten { None } else { tx(sig, position, errors) },
             parameters: parameters.0,
             type_parameters: sig.generics.type_params().map(|parameter| parameter.ident.clone()).collect(),
@@ -168,7 +178,7 @@ fn tx(sig: &syn::Signature, position: usize, errors: &mut Errors) -> Option<Tx> 
         );
         return None;
     }
-    if let Some(hidden) = find(|finder| finder.visit_type(elem)).hidden {
+    if let Some(hidden) = find(elem).hidden {
         errors.under(
             hidden,
             "name the type of the transaction, or a type parameter: `<T: Transaction>`, `tx: &mut T`",
@@ -202,7 +212,7 @@ fn output(sig: &syn::Signature, errors: &mut Errors) -> Option<Output> {
         );
         return None;
     };
-    let found = find(|finder| finder.visit_type(ty));
+    let found = find(ty);
     if let Some(hidden) = found.hidden {
         errors.under(
             hidden,
@@ -214,32 +224,24 @@ fn output(sig: &syn::Signature, errors: &mut Errors) -> Option<Output> {
         errors.under(borrowed, "an outcome is stored and read back, so it borrows nothing: return an owned value, such as `String`");
         return None;
     }
-    match ungroup(ty) {
-        Type::Path(path) => {
-            let segments = &path.path.segments;
-            let last = segments.last()?;
-            let is_sqlx =
-                last.ident == "Result" && segments.len() > 1 && segments[segments.len() - 2].ident == "sqlx";
-            if is_sqlx {
-                errors.under(
-                    ty,
-                    "`sqlx::Error` cannot hold the errors of the store: return `Result<_, E>` with an error type of your own that is `From<sqlx::Error>` and `From<idem_runtime::Error>`, or `anyhow::Result<_>`",
-                );
-                return None;
-            }
-            let is_result = last.ident == "Result" && first_type(&last.arguments).is_some();
-            Some(Output { ty: (**ty).clone(), is_result })
-        }
-        Type::Macro(_) => Some(Output { ty: (**ty).clone(), is_result: false }),
-        other => {
-            errors.under(
-                other,
-                "a handler returns a `Result`: write `Result<_, E>`, where `E: From<idem_runtime::Error>`",
-            );
-            None
+    if let Type::Path(path) = ungroup(ty) {
+        let names: Vec<String> = path.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if names.ends_with(&["sqlx".to_owned(), "Result".to_owned()]) {
+            errors.under(ty, SQLX_RESULT);
+            return None;
         }
     }
+    let output = Output::read(ty);
+    if output.is_none() {
+        errors.under(
+            ty,
+            "a handler returns a `Result`: write `Result<_, E>`, where `E: From<idem_runtime::Error>`",
+        );
+    }
+    output
 }
+
+const SQLX_RESULT: &str = "`sqlx::Error` cannot hold the errors of the store: return `Result<_, E>` with an error type of your own that is `From<sqlx::Error>` and `From<idem_runtime::Error>`, or `anyhow::Result<_>`";
 
 fn first_type(arguments: &PathArguments) -> Option<usize> {
     let PathArguments::AngleBracketed(arguments) = arguments else { return None };
@@ -247,6 +249,19 @@ fn first_type(arguments: &PathArguments) -> Option<usize> {
 }
 
 impl Output {
+    /// `None` for what cannot be a `Result` by any name, such as a tuple.
+    pub(crate) fn read(ty: &Type) -> Option<Self> {
+        let is_result = match ungroup(ty) {
+            Type::Path(path) => {
+                let last = path.path.segments.last()?;
+                last.ident == "Result" && first_type(&last.arguments).is_some()
+            }
+            Type::Macro(_) => false,
+            _ => return None,
+        };
+        Some(Self { ty: ty.clone(), is_result })
+    }
+
     /// Input: `Result<V, E>`. Output: `Result<Outcome<V>, E>`; for every other type `<R as HandlerResult>::Wrapped`.
     pub(crate) fn wrapped(&self, krate: &syn::Path) -> Type {
         let ty = &self.ty;
@@ -286,9 +301,9 @@ struct Found {
     hidden: Option<TokenStream>,
 }
 
-fn find(visit: impl FnOnce(&mut Found)) -> Found {
+fn find(ty: &Type) -> Found {
     let mut found = Found::default();
-    visit(&mut found);
+    found.visit_type(ty);
     found
 }
 

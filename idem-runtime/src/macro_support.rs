@@ -53,22 +53,43 @@ impl<V, E> HandlerResult for Result<V, E> {
 }
 
 /// What the generated function returns. Where a return type is called `Result`, its first argument has been wrapped
-/// by syntax, and this is the proof that it was the right one: it must be a `Result` of an [`Outcome`].
+/// by syntax, and this is the proof that it was the right one: [`Self::Run`] must be what the body gives.
 #[diagnostic::on_unimplemented(
     message = "this `Result` is an alias, and its first argument is not the outcome",
     label = "only the first argument of a type called `Result` can be the outcome",
     note = "write `std::result::Result<V, E>`, or give the alias another name than `Result`"
 )]
 pub trait Answer {
+    /// What the body gives.
+    type Run;
     /// What is stored.
     type Value;
     /// What a failed run answers.
     type Error;
+    /// After the body, and after the commit if it succeeded.
+    fn of_run(run: Self::Run) -> Self;
+    /// The value, of a body that succeeded.
+    fn value(run: &Self::Run) -> Option<&Self::Value>;
+    /// A replay, or why there is none.
+    fn of_replay(replay: Result<Outcome<Self::Value>, Self::Error>) -> Self;
 }
 
 impl<V, E> Answer for Result<Outcome<V>, E> {
+    type Run = Result<V, E>;
     type Value = V;
     type Error = E;
+
+    fn of_run(run: Result<V, E>) -> Self {
+        run.map(Outcome::Applied)
+    }
+
+    fn value(run: &Result<V, E>) -> Option<&V> {
+        run.as_ref().ok()
+    }
+
+    fn of_replay(replay: Self) -> Self {
+        replay
+    }
 }
 
 /// The outcome of a handler.
@@ -182,23 +203,26 @@ impl<T: Never> EventTime<Nothing> for T {
 
 type Call<'a, O> = Pin<Box<dyn Future<Output = Result<O, Error>> + Send + 'a>>;
 
-/// The calls and conversions of one handler, after proof that they exist.
+/// The calls and conversions of one handler, after proof that they exist: `T` is its transaction, `R` what its body
+/// gives, and `A` what the generated function returns.
 #[derive(Debug)]
-pub struct Handler<T, V, E> {
+pub struct Handler<T, R, A> {
     claim: for<'a> fn(&'a dyn Store<Tx = T>, Claim) -> Call<'a, Claimed<T>>,
     complete: for<'a> fn(&'a dyn Store<Tx = T>, T, String) -> Call<'a, ()>,
     release: for<'a> fn(&'a dyn Store<Tx = T>, T) -> Call<'a, ()>,
-    enter: fn(&T, Identity) -> Inside,
-    error: fn(Error) -> E,
-    encode: fn(&Identity, &V) -> Result<String, Error>,
-    decode: fn(&Record) -> Result<Outcome<V>, Error>,
+    inside: fn(&T, Identity) -> Inside,
+    /// The JSON of the outcome; `None` if the body failed.
+    outcome: fn(&Identity, &R) -> Option<Result<String, Error>>,
+    answer: fn(R) -> A,
+    replay: fn(&Record) -> A,
+    refuse: fn(Error) -> A,
 }
 
 /// Asks for every bound of a handler at once.
-pub fn handler<T, A, M, N>() -> Handler<T, A::Value, A::Error>
+pub fn handler<T, R, A, M, N>() -> Handler<T, R, A>
 where
     T: Transaction,
-    A: Answer,
+    A: Answer<Run = R>,
     A::Value: Stored<M>,
     A::Error: HandlerError<N>,
 {
@@ -206,20 +230,21 @@ where
         claim: |store, claim| store.claim(claim),
         complete: |store, tx, outcome| store.complete(tx, outcome),
         release: |store, tx| store.release(tx),
-        enter: Inside::new,
-        error: A::Error::from_store,
-        encode: A::Value::to_json,
-        decode: A::Value::from_record,
+        inside: Inside::new,
+        outcome: |identity, run| A::value(run).map(|value| A::Value::to_json(identity, value)),
+        answer: A::of_run,
+        replay: |record| A::of_replay(A::Value::from_record(record).map_err(A::Error::from_store)),
+        refuse: |error| A::of_replay(Err(A::Error::from_store(error))),
     }
 }
 
-/// The answer to a claim.
+/// What a claim leads to.
 #[derive(Debug)]
-pub enum Start<T, V, E> {
+pub enum Start<T, A> {
     /// The body is to run.
     Fresh(Run<T>),
     /// A replay or an error.
-    Answer(Result<Outcome<V>, E>),
+    Answer(A),
 }
 
 /// A run of the body; dropped, it is rolled back.
@@ -236,49 +261,42 @@ impl<T> Run<T> {
     }
 }
 
-// Nothing is asked of `T`, `V` and `E` here: it would be asked for, and reported, at every call.
-impl<T: 'static, V, E> Handler<T, V, E> {
+// Nothing is asked of `T`, `R` and `A` here: it would be asked for, and reported, at every call.
+impl<T: 'static, R, A> Handler<T, R, A> {
     /// Claims the identity.
-    pub async fn start(&self, store: &dyn Store<Tx = T>, claim: Result<Claim, Error>) -> Start<T, V, E> {
+    pub async fn start(&self, store: &dyn Store<Tx = T>, claim: Result<Claim, Error>) -> Start<T, A> {
         let claim = match claim {
             Ok(claim) => claim,
-            Err(error) => return Start::Answer(Err((self.error)(error))),
+            Err(error) => return Start::Answer((self.refuse)(error)),
         };
         let identity = claim.identity.clone();
         match (self.claim)(store, claim).await {
             Ok(Claimed::Fresh(tx)) => {
-                let inside = (self.enter)(&tx, identity);
+                let inside = (self.inside)(&tx, identity);
                 Start::Fresh(Run { tx, inside })
             }
-            Ok(Claimed::Done(record)) => Start::Answer((self.decode)(&record).map_err(self.error)),
-            Err(error) => Start::Answer(Err((self.error)(error))),
+            Ok(Claimed::Done(record)) => Start::Answer((self.replay)(&record)),
+            Err(error) => Start::Answer((self.refuse)(error)),
         }
     }
 
     /// Stores the outcome and commits, or rolls back.
-    pub async fn finish(
-        &self,
-        store: &dyn Store<Tx = T>,
-        run: Run<T>,
-        result: Result<V, E>,
-    ) -> Result<Outcome<V>, E> {
+    pub async fn finish(&self, store: &dyn Store<Tx = T>, run: Run<T>, result: R) -> A {
         let Run { tx, inside } = run;
         let identity = inside.identity();
-        let value = match result {
-            Ok(value) => value,
-            Err(error) => {
-                self.roll_back(store, tx, identity).await;
-                return Err(error);
-            }
-        };
-        match (self.encode)(identity, &value) {
-            Ok(outcome) => match (self.complete)(store, tx, outcome).await {
-                Ok(()) => Ok(Outcome::Applied(value)),
-                Err(error) => Err((self.error)(error)),
+        let outcome = (self.outcome)(identity, &result);
+        match outcome {
+            Some(Ok(outcome)) => match (self.complete)(store, tx, outcome).await {
+                Ok(()) => (self.answer)(result),
+                Err(error) => (self.refuse)(error),
             },
-            Err(error) => {
+            Some(Err(error)) => {
                 self.roll_back(store, tx, identity).await;
-                Err((self.error)(error))
+                (self.refuse)(error)
+            }
+            None => {
+                self.roll_back(store, tx, identity).await;
+                (self.answer)(result)
             }
         }
     }
