@@ -27,9 +27,9 @@ fn located(path: &TokenStream, span: Span) -> TokenStream {
     path.clone().into_iter().map(located).collect()
 }
 
-/// A name that the author's names cannot meet.
+/// A name that the author's names cannot meet: by hygiene no other local, by its underscores no constant.
 pub(crate) fn local(name: &str) -> Ident {
-    Ident::new(name, Span::mixed_site())
+    Ident::new(&format!("__{name}"), Span::mixed_site())
 }
 
 /// Input:
@@ -47,7 +47,7 @@ pub(crate) fn local(name: &str) -> Ident {
 ///         Start::Fresh(run) => run,
 ///         Start::Answer(answer) => return answer,
 ///     };
-///     let (tx, inside) = run.enter();
+///     let (tx, inside) = Run::enter(&mut run);
 ///     let result = inside.run(async move { .. }).await;
 ///     handler.finish(store, run, result).await
 /// }
@@ -58,7 +58,7 @@ pub(crate) fn expand(function: &Function, handler: &Handler<'_>) -> TokenStream 
     let store = store_ident(handler.tx);
     let [witness_, claim_, run_, inside_, answer_, result_] =
         ["handler", "claim", "run", "inside", "answer", "result"].map(local);
-    let registration = registration(function, handler, &private);
+    let registration = registration(handler, &private);
     let witness = witness(handler, &private);
     let claim = claim(handler, &private);
     let Tx { attrs, mutability, ident, .. } = handler.tx;
@@ -72,7 +72,7 @@ pub(crate) fn expand(function: &Function, handler: &Handler<'_>) -> TokenStream 
             #private::Start::Answer(#answer_) => return #answer_,
         };
         #(#attrs)*
-        let (#mutability #ident, #inside_) = #run_.enter();
+        let (#mutability #ident, #inside_) = #private::Run::enter(&mut #run_);
         let #result_ = #inside_.run(#block).await;
         #witness_.finish(#store, #run_, #result_).await
     };
@@ -129,14 +129,13 @@ fn store_ident(tx: &Tx) -> Ident {
     Ident::new("store", Span::mixed_site().located_at(tx.ident.span()))
 }
 
-/// Input: operation and periods. Output: the entry of this handler in the list that `operations()` reads.
-fn registration(function: &Function, handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
+/// Input: operation and periods. Output: the entry of this handler in the list that `operations()` reads, with the
+/// place of the attribute.
+fn registration(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
     let krate = &handler.krate;
     let operation = handler.operation.name();
     let (retain, remember) = (handler.retain.expand(krate), handler.remember.expand(krate));
     let older = older(handler);
-    // The author's own span, so that file and line are those of the function, not of the attribute.
-    let place = quote_spanned!(function.sig.fn_token.span=> #private::file!(), #private::line!());
     let outside_impl = match &handler.operation {
         Operation::Given(_) => TokenStream::new(),
         Operation::Function(function) => {
@@ -147,7 +146,7 @@ fn registration(function: &Function, handler: &Handler<'_>, private: &TokenStrea
     quote! {
         #outside_impl
         #private::inventory::submit! {
-            #krate::OperationInfo::__new(#operation, #retain, #remember, #older, #place)
+            #krate::OperationInfo::__new(#operation, #retain, #remember, #older, #private::file!(), #private::line!())
         }
     }
 }
@@ -282,7 +281,7 @@ fn options(handler: &Handler<'_>, krate: &syn::Path, occurred_at: &Ident) -> Tok
 /// reports a wrong tail, a wrong early `return` and a stray `;` each at its own place.
 pub(crate) fn body(function: &Function, output: &Output) -> TokenStream {
     let ty = &output.ty;
-    let never = Ident::new("never", Span::mixed_site().located_at(ty.span()));
+    let never = Ident::new("__never", Span::mixed_site().located_at(ty.span()));
     let expected = quote_spanned! {at(ty)=>
         #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop, clippy::let_and_return, clippy::needless_return)]
         if false {

@@ -199,7 +199,7 @@ impl Fingerprint {
                 Item::Pattern(pattern) => {
                     let local = |field: &Field| {
                         format_ident!(
-                            "field_{number}_{}",
+                            "__field_{number}_{}",
                             field.name.unraw(),
                             span = Span::mixed_site().located_at(field.name.span())
                         )
