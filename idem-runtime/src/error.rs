@@ -219,8 +219,8 @@ pub enum SchemaProblem {
         /// The statement that grants it.
         grant: String,
     },
-    /// The server or the library is too old.
-    #[error("{found} is too old; {needed} is needed")]
+    /// The server or the library lacks what the store needs.
+    #[error("{found} does not do; {needed} is needed")]
     Unsupported {
         /// What was found.
         found: String,

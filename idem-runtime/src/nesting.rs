@@ -31,26 +31,33 @@ tokio::task_local! {
     static INSIDE: Arc<Frame>;
 }
 
-/// Runs a body as the run of `identity` in the transaction `tx`, so that a store recognizes a call made inside it.
+/// The inside of a body: a call made while it runs, that would wait for what the body holds, is
+/// [`Error::Nested`](crate::Error::Nested) at once instead of an error after the claim wait.
 ///
-/// The attribute does this by itself; code without the macro wraps its body in it. Tasks that the body spawns are
-/// not inside of it.
-pub fn inside_body<T: Transaction, F: Future>(
-    tx: &T,
-    identity: Identity,
-    body: F,
-) -> impl Future<Output = F::Output> + use<T, F> {
-    Inside::new(tx, identity).run(body)
-}
-
-/// The inside of a body that is about to run: what [`inside_body`] does in one step, in two, so that the body may
-/// borrow the transaction.
-#[doc(hidden)]
+/// The attribute does this by itself; code without the macro runs its body in it. Tasks that the body spawns are not
+/// inside of it.
+///
+/// ```
+/// use idem_runtime::{Claim, Claimed, Error, Inside, Store};
+///
+/// async fn without_the_macro<S: Store>(store: &S, claim: Claim) -> Result<(), Error> {
+///     let identity = claim.identity.clone();
+///     match store.claim(claim).await? {
+///         Claimed::Done(record) => idem_runtime::decode::<()>(&record).map(drop),
+///         Claimed::Fresh(mut tx) => {
+///             let inside = Inside::new(&tx, identity.clone());
+///             inside.run(async { /* what it is about, with `&mut tx` */ let _ = &mut tx; }).await;
+///             store.complete(tx, idem_runtime::encode(&identity, &())?).await
+///         }
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Inside(Arc<Frame>);
 
 impl Inside {
-    pub(crate) fn new<T: Transaction>(tx: &T, identity: Identity) -> Self {
+    /// Of the run of `identity` in the transaction `tx`.
+    pub fn new<T: Transaction>(tx: &T, identity: Identity) -> Self {
         let outer = INSIDE.try_with(Arc::clone).ok();
         Self(Arc::new(Frame { store: tx.__store_id(), identity, outer }))
     }
@@ -59,7 +66,7 @@ impl Inside {
         &self.0.identity
     }
 
-    /// Runs the body.
+    /// Runs the body; the future is as the body's own in all but this.
     pub fn run<F: Future>(self, body: F) -> impl Future<Output = F::Output> + use<F> {
         INSIDE.scope(self.0, body)
     }

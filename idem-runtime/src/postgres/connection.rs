@@ -1,0 +1,135 @@
+//! A connection that goes back to the pool only when its transaction is known to have ended, and what the
+//! transaction needs of Postgres.
+
+use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgDatabaseError;
+use sqlx::{Connection as _, Database, PgConnection, Postgres};
+use sqlx_core::transaction::TransactionManager;
+use tokio::runtime::Handle;
+
+use crate::shield::in_runtime;
+use crate::tx::{Backend, sealed::Sealed};
+
+type Manager = <Postgres as Database>::TransactionManager;
+
+/// How long a `ROLLBACK` may take before the connection is closed instead.
+const ROLLBACK_WAIT: Duration = Duration::from_secs(2);
+
+/// A pooled connection. Dropped in the middle of anything, it is closed, never returned.
+pub struct PgHandle {
+    /// `None` only while it is dropped.
+    conn: Option<PoolConnection<Postgres>>,
+    settled: bool,
+    runtime: Handle,
+}
+
+impl PgHandle {
+    pub(super) fn new(conn: PoolConnection<Postgres>) -> Self {
+        Self { conn: Some(conn), settled: false, runtime: Handle::current() }
+    }
+
+    /// Gives the connection back with a rollback that nobody waits for: it is in the connection's buffer, and goes
+    /// out before anything else that is sent.
+    pub(super) fn give_back(mut self) {
+        while self.is_in_transaction() {
+            Manager::start_rollback(&mut self);
+        }
+        self.settled = true;
+    }
+}
+
+impl Deref for PgHandle {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        self.conn.as_ref().expect("taken on drop only")
+    }
+}
+
+impl DerefMut for PgHandle {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.conn.as_mut().expect("taken on drop only")
+    }
+}
+
+impl Drop for PgHandle {
+    fn drop(&mut self) {
+        let Some(conn) = self.conn.take() else { return };
+        let settled = self.settled;
+        in_runtime(&self.runtime, || if settled { drop(conn) } else { drop(conn.detach()) });
+    }
+}
+
+impl Backend for Postgres {}
+
+impl Sealed for Postgres {
+    type Handle = PgHandle;
+
+    async fn savepoint(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        Forgotten(Some(Box::pin(Manager::begin(conn, None)))).await
+    }
+
+    async fn roll_back(mut handle: PgHandle) -> Result<(), sqlx::Error> {
+        while handle.is_in_transaction() {
+            let rollback = Manager::rollback(&mut handle);
+            tokio::time::timeout(ROLLBACK_WAIT, rollback)
+                .await
+                .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))??;
+        }
+        handle.settled = true;
+        Ok(())
+    }
+
+    fn is_retryable(error: &sqlx::Error) -> bool {
+        match error {
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => true,
+            // By class of SQLSTATE: connection, authorization (a password that is being changed), rollback,
+            // resources, intervention, system; a lock not available; a standby after a failover.
+            sqlx::Error::Database(e) => e.code().is_some_and(|code| {
+                ["08", "28", "40", "53", "57", "58"].iter().any(|class| code.starts_with(class))
+                    || matches!(&*code, "55P03" | "25006")
+            }),
+            _ => false,
+        }
+    }
+}
+
+/// A future that is forgotten, not dropped, if it is dropped unfinished.
+///
+/// sqlx's `SAVEPOINT` answers a drop with a rollback of the whole transaction. Forgotten, it leaves a savepoint that
+/// nobody refers to, which changes nothing; the connection still counts the answer that it has to read. What leaks
+/// are the few hundred bytes of the future.
+struct Forgotten<F>(Option<Pin<Box<F>>>);
+
+impl<F: Future> Future for Forgotten<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let future = self.0.as_mut().expect("not polled after its end");
+        let output = std::task::ready!(future.as_mut().poll(cx));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F> Drop for Forgotten<F> {
+    fn drop(&mut self) {
+        std::mem::forget(self.0.take());
+    }
+}
+
+/// What the server itself said, if it said something.
+pub(super) fn server_error(error: &sqlx::Error) -> Option<&PgDatabaseError> {
+    error.as_database_error()?.try_downcast_ref()
+}
+
+/// The SQLSTATE, `""` where the server said nothing.
+pub(super) fn code(error: &sqlx::Error) -> &str {
+    server_error(error).map_or("", PgDatabaseError::code)
+}

@@ -1,0 +1,86 @@
+//! The tables, and how they come about. Versions are applied in order, in one transaction under a lock of that
+//! transaction, so that any number of processes may do it at once.
+
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
+
+use super::store_error;
+use crate::Error;
+
+/// A step of the schema.
+struct Migration {
+    version: i32,
+    /// The oldest version of this library that can work with the result.
+    min_compatible: i32,
+    sql: &'static str,
+}
+
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    min_compatible: 1,
+    sql: "
+CREATE TABLE idem.inbox (
+    operation     text COLLATE \"C\" NOT NULL,
+    scope         text COLLATE \"C\" NOT NULL,
+    key           text COLLATE \"C\" NOT NULL,
+    fingerprint   bytea,
+    outcome       json,
+    claim_token   uuid NOT NULL,
+    claimed_at    timestamptz NOT NULL DEFAULT now(),
+    processed_at  timestamptz,
+    outcome_until timestamptz,
+    expires_at    timestamptz,
+    PRIMARY KEY (operation, scope, key)
+) WITH (fillfactor = 70);
+CREATE INDEX ON idem.inbox (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX ON idem.inbox (outcome_until) WHERE outcome_until IS NOT NULL;
+",
+}];
+
+/// The version that this library writes.
+pub(super) const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// `idem` in ASCII: the advisory lock of the transaction that migrates.
+const LOCK: i64 = 0x6964_656d;
+
+pub(super) async fn migrate(pool: &PgPool) -> Result<(), Error> {
+    // A connection of its own: dropped in the middle, it is closed.
+    let mut conn = pool.acquire().await.map_err(|e| store_error(None, e))?.detach();
+    let migrated = apply(&mut conn).await.map_err(|e| store_error(None, e));
+    let closed = conn.close().await;
+    migrated?;
+    closed.map_err(|e| store_error(None, e))
+}
+
+async fn apply(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let mut tx = conn.begin().await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *tx).await?;
+    // `IF NOT EXISTS` asks for the right to create first, also where an administrator has created it.
+    let exists = |relation: &'static str| {
+        sqlx::query_scalar::<_, bool>(AssertSqlSafe(format!("SELECT {relation} IS NOT NULL")))
+    };
+    if !exists("to_regnamespace('idem')").fetch_one(&mut *tx).await? {
+        sqlx::query("CREATE SCHEMA idem").execute(&mut *tx).await?;
+    }
+    if !exists("to_regclass('idem.migration')").fetch_one(&mut *tx).await? {
+        sqlx::query(
+            "CREATE TABLE idem.migration (
+                version int PRIMARY KEY,
+                min_compatible int NOT NULL,
+                applied_at timestamptz NOT NULL DEFAULT now())",
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    let found: i32 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM idem.migration")
+        .fetch_one(&mut *tx)
+        .await?;
+    for migration in MIGRATIONS.iter().filter(|m| m.version > found) {
+        sqlx::raw_sql(migration.sql).execute(&mut *tx).await?;
+        sqlx::query("INSERT INTO idem.migration (version, min_compatible) VALUES ($1, $2)")
+            .bind(migration.version)
+            .bind(migration.min_compatible)
+            .execute(&mut *tx)
+            .await?;
+    }
+    tx.commit().await
+}

@@ -1,0 +1,167 @@
+//! Taking an identity: `BEGIN IMMEDIATE` on the only writer, so nobody else is at the record until the transaction
+//! ends. While another body has the writer, the record is looked up on a reader first: an answer that is there does
+//! not wait for the bodies of other keys. The claim wait is one deadline over all of it.
+
+use std::time::SystemTime;
+
+use sqlx::Row;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::connection::{BUSY, SqliteHandle, primary_code};
+use super::record::{self, Stored, now};
+use super::{SqliteStore, SqliteTx, busy, store_error};
+use crate::flight::{Seat, Seen};
+use crate::options::Boarding;
+use crate::time::{duration_micros, from_micros, to_micros};
+use crate::tx::{Open, sealed::Sealed};
+use crate::{Claim, Claimed, Error, Judgement};
+
+/// `max(x, NULL)` is NULL in SQLite, and a NULL duration makes the sum NULL: for ever.
+macro_rules! until {
+    ($duration:literal) => {
+        concat!("max(", now!(), ", coalesce(?6, ", now!(), ")) + ?", $duration)
+    };
+}
+
+const INSERT: &str = concat!(
+    "INSERT INTO idem_inbox
+            (operation, scope, key, fingerprint, claim_token, claimed_at, outcome_until, expires_at)
+     VALUES (?1, ?2, ?3, ?4, ?5, ",
+    now!(),
+    ", ",
+    until!("7"),
+    ", ",
+    until!("8"),
+    ")
+     ON CONFLICT (operation, scope, key) DO NOTHING RETURNING ",
+    now!()
+);
+
+const TAKE_OVER: &str = concat!(
+    "UPDATE idem_inbox
+        SET fingerprint = ?4, outcome = NULL, claim_token = ?5, claimed_at = ",
+    now!(),
+    ", processed_at = NULL,
+            outcome_until = ",
+    until!("7"),
+    ", expires_at = ",
+    until!("8"),
+    "
+      WHERE operation = ?1 AND scope = ?2 AND key = ?3 AND claim_token = ?9 RETURNING ",
+    now!()
+);
+
+impl SqliteStore {
+    pub(super) async fn take(self, claim: Claim, deadline: Instant) -> Result<Claimed<SqliteTx>, Error> {
+        let started = Instant::now();
+        let identity = &claim.identity;
+        let in_time = |_| busy(identity, started);
+        tokio::time::timeout_at(deadline, self.checked()).await.map_err(in_time)??;
+        let seat = match self.core.board(&claim, deadline).await? {
+            Boarding::Done(record) => return Ok(Claimed::Done(record)),
+            Boarding::Go(seat) => seat,
+        };
+        let failed = |e| match primary_code(&e) {
+            // Another process has the file.
+            BUSY => busy(identity, started),
+            _ => store_error(Some(identity), e),
+        };
+        let mut handle = match self.writer.try_acquire().await.map_err(failed)? {
+            Some(handle) => handle,
+            None => {
+                if let Some(stored) = self.read(identity).await?
+                    && !takes_over(&claim, &stored)
+                {
+                    return done(&claim, stored, seat);
+                }
+                let acquired = tokio::time::timeout_at(deadline, self.writer.acquire()).await;
+                acquired.map_err(in_time)?.map_err(failed)?
+            }
+        };
+        handle.begin(deadline).await.map_err(failed)?;
+        let token = Uuid::new_v4();
+        match write_or_read(&mut handle, &claim, token).await {
+            Ok(Found::Taken(now)) => {
+                let judged = claim.judge_absent(now);
+                if let Err(error) = judged {
+                    roll_back(handle).await;
+                    return Err(error);
+                }
+                seat.as_ref().map(Seat::running);
+                let open = Open::new(handle, identity.clone(), token, self.core.id, seat);
+                Ok(Claimed::Fresh(SqliteTx::new(open)))
+            }
+            Ok(Found::Recorded(stored)) => {
+                roll_back(handle).await;
+                done(&claim, stored, seat)
+            }
+            Err(error) => {
+                roll_back(handle).await;
+                Err(failed(error))
+            }
+        }
+    }
+}
+
+enum Found {
+    /// At this time by the database's clock.
+    Taken(SystemTime),
+    Recorded(Stored),
+}
+
+async fn write_or_read(handle: &mut SqliteHandle, claim: &Claim, token: Uuid) -> Result<Found, sqlx::Error> {
+    if let Some(now) = write(handle, claim, token, None).await? {
+        return Ok(Found::Taken(now));
+    }
+    // Nobody else can write meanwhile, so what refused the insert is there, and stays as it is.
+    let stored = record::read(handle, &claim.identity).await?.ok_or(sqlx::Error::RowNotFound)?;
+    if !takes_over(claim, &stored) {
+        return Ok(Found::Recorded(stored));
+    }
+    let now = write(handle, claim, token, Some(&stored)).await?.ok_or(sqlx::Error::RowNotFound)?;
+    Ok(Found::Taken(now))
+}
+
+fn takes_over(claim: &Claim, stored: &Stored) -> bool {
+    matches!(claim.judge(&stored.record, stored.now), Ok(Judgement::TakeOver))
+}
+
+/// Answers with the record, and for all who wait for it.
+fn done(claim: &Claim, stored: Stored, seat: Option<Seat>) -> Result<Claimed<SqliteTx>, Error> {
+    let verdict = claim.judge(&stored.record, stored.now);
+    if let Some(seat) = seat {
+        seat.landed(Seen::new(stored.record.clone(), stored.now));
+    }
+    verdict.map(|_| Claimed::Done(stored.record))
+}
+
+async fn roll_back(handle: SqliteHandle) {
+    if let Err(error) = sqlx::Sqlite::roll_back(handle).await {
+        tracing::debug!(%error, "the writer connection was replaced instead of rolled back");
+    }
+}
+
+/// Inserts the identity, or takes over the record `over`. Answers the database's clock if that succeeded.
+async fn write(
+    handle: &mut SqliteHandle,
+    claim: &Claim,
+    token: Uuid,
+    over: Option<&Stored>,
+) -> Result<Option<SystemTime>, sqlx::Error> {
+    let query = sqlx::query(if over.is_some() { TAKE_OVER } else { INSERT })
+        .bind(claim.identity.operation())
+        .bind(claim.identity.scope())
+        .bind(claim.identity.key())
+        .bind(claim.fingerprint.as_ref().map(crate::Fingerprint::to_bytes))
+        .bind(token)
+        .bind(claim.occurred_at.map(to_micros))
+        .bind(claim.outcome_kept_for().map(duration_micros))
+        .bind(claim.identity_kept_for().map(duration_micros));
+    let query = match over {
+        Some(stored) => query.bind(stored.token),
+        None => query,
+    };
+    let row = query.fetch_optional(&mut **handle).await?;
+    row.map(|row| row.try_get(0).map(from_micros)).transpose()
+}

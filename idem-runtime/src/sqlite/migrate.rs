@@ -1,0 +1,84 @@
+//! The tables, and how they come about. Versions are applied in order, in one transaction of the only writer, so that
+//! any number of processes may do it at once.
+
+use tokio::time::Instant;
+
+use super::connection::{SqliteHandle, Writer};
+use super::store_error;
+use crate::Error;
+use crate::tx::sealed::Sealed;
+
+/// A step of the schema.
+struct Migration {
+    version: i32,
+    /// The oldest version of this library that can work with the result.
+    min_compatible: i32,
+    sql: &'static str,
+}
+
+/// Times are microseconds since 1970.
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    min_compatible: 1,
+    sql: "
+CREATE TABLE idem_inbox (
+    operation     TEXT NOT NULL,
+    scope         TEXT NOT NULL,
+    key           TEXT NOT NULL,
+    fingerprint   BLOB,
+    outcome       TEXT,
+    claim_token   BLOB NOT NULL,
+    claimed_at    INTEGER NOT NULL,
+    processed_at  INTEGER,
+    outcome_until INTEGER,
+    expires_at    INTEGER,
+    PRIMARY KEY (operation, scope, key)
+) STRICT;
+CREATE INDEX idem_inbox_expires_at ON idem_inbox (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX idem_inbox_outcome_until ON idem_inbox (outcome_until) WHERE outcome_until IS NOT NULL;
+",
+}];
+
+/// The version that this library writes.
+pub(super) const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+pub(super) async fn migrate(writer: &Writer, deadline: Instant) -> Result<(), Error> {
+    let acquired = tokio::time::timeout_at(deadline, writer.acquire()).await.map_err(|_| {
+        Error::store(None, true, "the writer was busy with a body; run the migration before the handlers")
+    })?;
+    let mut handle = acquired.map_err(|e| store_error(None, e))?;
+    let migrated = match handle.begin(deadline).await {
+        Ok(()) => apply(&mut handle).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = migrated {
+        if let Err(rollback) = sqlx::Sqlite::roll_back(handle).await {
+            tracing::debug!(%rollback, "the writer connection was replaced instead of rolled back");
+        }
+        return Err(store_error(None, error));
+    }
+    handle.commit().await.map_err(|e| store_error(None, e))
+}
+
+async fn apply(handle: &mut SqliteHandle) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "CREATE TABLE IF NOT EXISTS idem_migration (
+            version        INTEGER PRIMARY KEY,
+            min_compatible INTEGER NOT NULL,
+            applied_at     INTEGER NOT NULL DEFAULT (unixepoch() * 1000000)) STRICT",
+    )
+    .execute(&mut **handle)
+    .await?;
+    let found: i32 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM idem_migration")
+        .fetch_one(&mut **handle)
+        .await?;
+    for migration in MIGRATIONS.iter().filter(|m| m.version > found) {
+        sqlx::raw_sql(migration.sql).execute(&mut **handle).await?;
+        sqlx::query("INSERT INTO idem_migration (version, min_compatible) VALUES (?1, ?2)")
+            .bind(migration.version)
+            .bind(migration.min_compatible)
+            .execute(&mut **handle)
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Handlers that die: by an error, a panic, or because nobody waits for them any more.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use idem_runtime::Store as _;
+use idem_testkit::cancel::{at_every_poll, at_every_wake};
+
+use super::db::{Db, INBOX, Store, Tx};
+use super::race::effect;
+use crate::handler::{Fail, claim, identity, run};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_body_leaves_no_trace_and_the_next_delivery_runs() {
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let failed = run::<_, (), _>(&store, claim("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        Err(Fail::Told)
+    });
+    assert!(matches!(failed.await, Err(Fail::Told)));
+    assert!(store.find(&identity("k")).await.expect("asked").is_none());
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 0);
+    assert!(!run(&store, claim("k"), async |_| Ok(())).await.expect("runs").is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_rolls_back_and_goes_on_as_a_panic() {
+    // C12
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let panicking = run::<_, (), _>(&store, claim("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        panic!("told to");
+    });
+    let panic = std::panic::AssertUnwindSafe(panicking).catch_unwind().await.expect_err("goes on");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"told to"));
+    assert!(!run(&store, claim("k"), async |tx| effect(tx, "k").await).await.expect("runs").is_replay());
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
+    db.assert_no_open_transaction().await;
+}
+
+/// After a cancelled run: nothing, or record and effect. A retry brings exactly one.
+async fn assert_all_or_nothing(db: &Db, store: &Store, key: &str) {
+    let before = db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await;
+    assert!(before <= 1);
+    let outcome = run(store, claim(key), async |tx| effect(tx, key).await).await.expect("settles");
+    let after = db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await;
+    assert_eq!(after, 1, "effect without record, or record without effect (replay: {})", outcome.is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_dropped_at_every_poll_has_happened_or_has_not() {
+    // C9
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let (make_store, check_store) = (store.clone(), store.clone());
+    let handler = async move |n: usize| {
+        let key = format!("poll-{n}");
+        run(&make_store, claim(&key), async |tx: &mut Tx| {
+            effect(tx, &key).await?;
+            let mut part = tx.begin().await?;
+            sqlx::query("INSERT INTO named (name) VALUES ($1)")
+                .bind(key.clone())
+                .execute(&mut **part)
+                .await?;
+            part.commit().await?;
+            Ok(())
+        })
+        .await
+    };
+    let polls = at_every_poll(handler, async |n, _| {
+        assert_all_or_nothing(&db, &check_store, &format!("poll-{n}")).await;
+    })
+    .await;
+    assert!(polls > 3, "{polls}");
+    db.assert_no_open_transaction().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_dropped_when_it_is_woken_has_happened_or_has_not() {
+    // C9: with the answer there, but unread.
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let (make_store, check_store) = (store.clone(), store.clone());
+    let handler = async move |n: usize| {
+        let key = format!("wake-{n}");
+        run(&make_store, claim(&key), async |tx: &mut Tx| effect(tx, &key).await).await
+    };
+    at_every_wake(handler, async |n, _| {
+        assert_all_or_nothing(&db, &check_store, &format!("wake-{n}")).await;
+    })
+    .await;
+    db.assert_no_open_transaction().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_savepoint_dropped_at_every_poll_leaves_the_run_whole() {
+    // C9, inside a body that goes on: a part that was cancelled is not in the run, and the run is.
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let (mut n, mut finished) = (0, false);
+    while !finished {
+        let key = format!("part-{n}");
+        let ended = run(&store, claim(&key), async |tx: &mut Tx| {
+            effect(tx, &key).await?;
+            let part = idem_testkit::cancel::drop_at_poll(n, async {
+                let mut part = tx.begin().await?;
+                sqlx::query("INSERT INTO named (name) VALUES ($1)")
+                    .bind(key.clone())
+                    .execute(&mut **part)
+                    .await?;
+                Ok::<_, Fail>(part.rollback().await?)
+            })
+            .await;
+            let through = part.transpose()?.is_some();
+            effect(tx, &key).await?;
+            Ok(through)
+        })
+        .await;
+        finished = ended.expect("the run itself is not cancelled").into_inner();
+        assert_eq!(db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await, 2);
+        assert_eq!(db.count("SELECT count(*) FROM named").await, 0);
+        n += 1;
+    }
+    assert!(n > 2);
+    assert_eq!(db.count(&format!("SELECT count(*) FROM {INBOX} WHERE processed_at IS NULL")).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_savepoint_whose_commit_is_dropped_is_with_the_run_or_the_run_is_not() {
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let (mut n, mut finished) = (0, false);
+    while !finished {
+        let key = format!("part-{n}");
+        let body = run(&store, claim(&key), async |tx: &mut Tx| {
+            effect(tx, &key).await?;
+            let part = idem_testkit::cancel::drop_at_poll(n, async {
+                let mut part = tx.begin().await?;
+                sqlx::query("INSERT INTO named (name) VALUES ($1)")
+                    .bind(key.clone())
+                    .execute(&mut **part)
+                    .await?;
+                Ok::<_, Fail>(part.commit().await?)
+            });
+            Ok(part.await.transpose()?.is_some())
+        });
+        let ended = std::panic::AssertUnwindSafe(body).catch_unwind().await;
+        let runs = db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await;
+        let parts = db.count(&format!("SELECT count(*) FROM named WHERE name = '{key}'")).await;
+        match ended {
+            Ok(Ok(through)) => {
+                finished = through.into_inner();
+                assert_eq!((runs, parts), (1, i64::from(finished)));
+            }
+            Ok(Err(_)) | Err(_) => assert_eq!((runs, parts), (0, 0)),
+        }
+        n += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlx_own_begin_dropped_at_every_poll_never_leaves_an_effect_without_a_record() {
+    // C9: sqlx rolls everything back then, and would go on in autocommit.
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let (mut n, mut finished) = (0, false);
+    while !finished {
+        let key = format!("own-{n}");
+        let body = run(&store, claim(&key), async |tx: &mut Tx| {
+            let begun = idem_testkit::cancel::drop_at_poll(n, async {
+                sqlx::Connection::begin(&mut **tx).await?.commit().await
+            });
+            let through = begun.await.transpose()?.is_some();
+            effect(tx, &key).await?;
+            Ok(through)
+        });
+        let ended = std::panic::AssertUnwindSafe(body).catch_unwind().await;
+        let effects = db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await;
+        match ended {
+            Ok(Ok(through)) => {
+                finished = through.into_inner();
+                assert_eq!(effects, 1);
+            }
+            Ok(Err(_)) | Err(_) => assert_eq!(effects, 0),
+        }
+        let retried = run(&store, claim(&key), async |tx| effect(tx, &key).await.map(|()| true)).await;
+        retried.expect("the next delivery is fine");
+        assert_eq!(db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await, 1);
+        n += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_dropped_inside_the_body_does_not_end_the_run() {
+    // C9: the answer of the cancelled query is still on its way when the next one is sent.
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    for n in 0..4 {
+        let key = format!("query-{n}");
+        let outcome = run(&store, claim(&key), async |tx: &mut Tx| {
+            idem_testkit::cancel::drop_at_poll(
+                n,
+                sqlx::query("SELECT count(*) FROM effect").execute(&mut **tx),
+            )
+            .await
+            .transpose()?;
+            effect(tx, &key).await
+        });
+        outcome.await.expect("applied");
+        assert_eq!(db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await, 1);
+    }
+}
+
+#[test]
+fn a_transaction_dropped_outside_a_runtime_rolls_back_without_a_panic() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
+    let (db, store) = runtime.block_on(async {
+        let db = Db::fresh().await;
+        let store = db.store().await;
+        (db, store)
+    });
+    let claimed = runtime.block_on(store.claim(claim("k"))).expect("claimed");
+    drop(claimed);
+    runtime.block_on(async {
+        let again = tokio::time::timeout(Duration::from_secs(20), run(&store, claim("k"), async |_| Ok(())));
+        assert!(!again.await.expect("in time").expect("runs").is_replay());
+        drop((store, db));
+    });
+}
+
+#[test]
+fn a_runtime_that_ends_with_a_transaction_open_frees_the_key() {
+    let other = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
+    let db = runtime.block_on(Db::fresh());
+    let claimed = other.block_on(async {
+        let store = db.store().await;
+        store.claim(claim("k")).await.expect("claimed")
+    });
+    drop(other);
+    drop(claimed);
+    runtime.block_on(async {
+        let store = db.store().await;
+        assert!(!run(&store, claim("k"), async |_| Ok(())).await.expect("runs").is_replay());
+        drop((store, db));
+    });
+}

@@ -1,0 +1,87 @@
+//! A fresh Postgres database with the library's tables and the user's.
+
+use std::time::Duration;
+
+use idem_runtime::{PgStore, PgTx};
+use idem_testkit::postgres::TestDatabase;
+use idem_testkit::wait::eventually;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, PgPool};
+
+pub type Store = PgStore;
+pub type Tx = PgTx;
+
+/// The table that an inbox has.
+pub const INBOX: &str = "idem.inbox";
+pub const MIGRATION: &str = "idem.migration";
+/// An SQL expression: now and so many seconds.
+pub fn in_seconds(seconds: i64) -> String {
+    format!("now() + interval '{seconds} seconds'")
+}
+
+pub struct Db {
+    pub pool: PgPool,
+    database: TestDatabase,
+}
+
+impl Db {
+    /// With the user's tables, but not migrated.
+    pub async fn bare() -> Self {
+        let database = TestDatabase::create().await;
+        let pool = pool(database.url(), 5);
+        let db = Self { pool, database };
+        db.execute(
+            "CREATE TABLE effect (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL);
+             CREATE TABLE named (name text PRIMARY KEY);
+             CREATE TABLE parent (id int PRIMARY KEY);
+             CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)",
+        )
+        .await;
+        db
+    }
+
+    pub async fn fresh() -> Self {
+        let db = Self::bare().await;
+        db.store().await.migrate().await.expect("migrated");
+        db
+    }
+
+    pub fn url(&self) -> &str {
+        self.database.url()
+    }
+
+    /// A store as another process would have it, with a pool of its own.
+    pub async fn store(&self) -> PgStore {
+        self.store_of(8)
+    }
+
+    pub fn store_of(&self, connections: u32) -> PgStore {
+        PgStore::new(pool(self.url(), connections))
+    }
+
+    pub async fn execute(&self, sql: &str) {
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&self.pool).await.expect("executed");
+    }
+
+    pub async fn count(&self, sql: &str) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&self.pool).await.expect("counted")
+    }
+
+    /// No session is in a transaction: none was given back to a pool with one open.
+    pub async fn assert_no_open_transaction(&self) {
+        eventually("no session stays in a transaction", Duration::from_secs(20), async || {
+            let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                         AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'";
+            self.count(open).await == 0
+        })
+        .await;
+    }
+}
+
+pub fn pool(url: &str, connections: u32) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(connections)
+        .test_before_acquire(false)
+        .connect_lazy(url)
+        .expect("a valid url")
+}

@@ -1,0 +1,42 @@
+//! What the promises mean, one file per hazard. A file that holds for both databases is compiled once for each, and
+//! sees it as `super::db`. `C1` and so on in the comments are the numbered hazards of the contract.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod handler;
+
+#[path = "."]
+mod postgres {
+    #[path = "db/postgres.rs"]
+    mod db;
+
+    mod crash;
+    mod identity;
+    mod outcome;
+    mod race;
+    mod retention;
+    mod schema;
+    mod transaction;
+
+    #[path = "postgres/commit_doubt.rs"]
+    mod commit_doubt;
+    #[path = "postgres/session.rs"]
+    mod session;
+}
+
+#[path = "."]
+mod sqlite {
+    #[path = "db/sqlite.rs"]
+    mod db;
+
+    mod crash;
+    mod identity;
+    mod outcome;
+    mod race;
+    mod retention;
+    mod schema;
+    mod transaction;
+
+    #[path = "sqlite/writer.rs"]
+    mod writer;
+}

@@ -1,0 +1,1 @@
+//! A `COMMIT` whose answer does not come.

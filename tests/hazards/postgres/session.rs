@@ -1,0 +1,328 @@
+//! The session as the body finds it, the pool, and what only Postgres can do to a run.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use idem_runtime::{Claim, Error, Identity, Older, PgStore, Retain, Store as _, Verified};
+use sqlx::AssertSqlSafe;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::db::{Db, INBOX, Tx, pool};
+use super::race::effect;
+use crate::handler::{Fail, claim, identity, run};
+
+async fn setting(tx: &mut Tx, name: &str) -> Result<String, Fail> {
+    let sql = AssertSqlSafe(format!("SELECT current_setting('{name}')"));
+    Ok(sqlx::query_scalar(sql).fetch_one(&mut **tx).await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_body_has_the_sessions_own_timeouts() {
+    // By the insert and by a takeover.
+    let db = Db::fresh().await;
+    let own = format!("{}?options=-c%20lock_timeout%3D1234ms%20-c%20statement_timeout%3D45s", db.url());
+    for (url, expected) in [(db.url().to_owned(), ["0", "0"]), (own, ["1234ms", "45s"])] {
+        let store = PgStore::new(pool(&url, 1));
+        for _ in 0..2 {
+            let claim = claim("k").with_retain(Retain::For(Duration::from_secs(60))).with_older(Older::Run);
+            let seen = run(&store, claim, async |tx: &mut Tx| {
+                Ok([setting(tx, "lock_timeout").await?, setting(tx, "statement_timeout").await?])
+            });
+            let outcome = seen.await.expect("runs");
+            assert!(!outcome.is_replay());
+            assert_eq!(outcome.into_inner(), expected);
+            db.execute(&format!("UPDATE {INBOX} SET expires_at = now() - interval '1 second'")).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_idle_timeout_stays_and_a_shorter_one_of_the_session_wins() {
+    let db = Db::fresh().await;
+    let own = |ms: u32| format!("{}?options=-c%20idle_in_transaction_session_timeout%3D{ms}", db.url());
+    for (n, (url, expected)) in
+        [(own(0), "7s"), (own(90_000), "7s"), (own(1_500), "1500ms")].into_iter().enumerate()
+    {
+        let store = PgStore::new(pool(&url, 1)).with_idle_timeout(Duration::from_secs(7));
+        let seen = run(&store, claim(&format!("k{n}")), async |tx: &mut Tx| {
+            setting(tx, "idle_in_transaction_session_timeout").await
+        });
+        assert_eq!(seen.await.expect("runs").into_inner(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn synchronous_commit_off_is_on_for_the_run_unless_that_is_not_wanted() {
+    let db = Db::fresh().await;
+    let own = |value: &str| format!("{}?options=-c%20synchronous_commit%3D{value}", db.url());
+    for (n, (session, keep, expected)) in
+        [("off", false, "on"), ("off", true, "off"), ("local", false, "local")].into_iter().enumerate()
+    {
+        let store = PgStore::new(pool(&own(session), 1)).with_session_commit(keep);
+        let seen =
+            run(&store, claim(&format!("k{n}")), async |tx: &mut Tx| setting(tx, "synchronous_commit").await);
+        assert_eq!(seen.await.expect("runs").into_inner(), expected);
+        // The session itself is as it was.
+        let after: String = sqlx::query_scalar("SELECT current_setting('synchronous_commit')")
+            .fetch_one(store.pool())
+            .await
+            .expect("asked");
+        assert_eq!(after, session);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_vanished_frees_the_key_after_the_idle_timeout() {
+    // C10b
+    let db = Db::fresh().await;
+    let vanishing = db.store_of(1).with_idle_timeout(Duration::from_millis(300));
+    let claimed = vanishing.claim(claim("k")).await.expect("claimed");
+    let outcome = run(&db.store().await, claim("k"), async |_| Ok(())).await.expect("freed");
+    assert!(!outcome.is_replay());
+    drop(claimed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_connections_serve_sixteen_duplicates_and_one_serves_a_handler() {
+    // C5
+    let db = Db::fresh().await;
+    for connections in [2, 1] {
+        let store = db.store_of(connections);
+        let key = format!("k{connections}");
+        let mut tasks = JoinSet::new();
+        for _ in 0..16 {
+            let (store, key) = (store.clone(), key.clone());
+            tasks.spawn(
+                async move { run(&store, claim(&key), async |tx: &mut Tx| effect(tx, &key).await).await },
+            );
+        }
+        for outcome in tasks.join_all().await {
+            outcome.expect("none times out on the pool");
+        }
+        assert_eq!(db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hot_key_does_not_hold_up_other_keys() {
+    // C5b: a pool of 4, one key with 1,000 duplicates while its winner runs.
+    let db = Db::fresh().await;
+    let store = db.store_of(4);
+    let ((started, is_running), (go, go_on)) = (oneshot::channel(), oneshot::channel::<()>());
+    let mut hot = JoinSet::new();
+    hot.spawn({
+        let store = store.clone();
+        async move {
+            run(&store, claim("hot"), async |_: &mut Tx| {
+                started.send(()).expect("the test waits");
+                go_on.await.expect("the test decides");
+                Ok(0)
+            })
+            .await
+        }
+    });
+    is_running.await.expect("runs");
+    for n in 1..=1_000 {
+        let store = store.clone();
+        hot.spawn(async move { run(&store, claim("hot"), async |_| Ok(n)).await });
+    }
+    // All the others are there, and wait, when the calls with other keys come.
+    for n in 0..20 {
+        let others = run(&store, claim(&format!("cold-{n}")), async |tx: &mut Tx| effect(tx, "cold").await);
+        let outcome = tokio::time::timeout(Duration::from_secs(5), others).await;
+        outcome.expect("not held up by the hot key").expect("runs");
+    }
+    go.send(()).expect("the winner waits");
+    for outcome in hot.join_all().await {
+        assert_eq!(outcome.expect("replayed").into_inner(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_run_of_one_tenant_does_not_delay_another() {
+    // C17b
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let held = store.claim(claim("k")).await.expect("claimed");
+    let identity = Identity::new("effect.apply", &Verified::vouch("other"), "k").expect("valid");
+    let other =
+        tokio::time::timeout(Duration::from_secs(5), run(&store, Claim::new(identity), async |_| Ok(())));
+    assert!(!other.await.expect("at once").expect("runs").is_replay());
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_handler_inside_another_is_a_transaction_of_its_own() {
+    // C21
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let outer = run(&store, claim("k"), async |_: &mut Tx| {
+        let identity = Identity::new("effect.other", &Verified::vouch("acme"), "k").expect("valid");
+        run(&store, Claim::new(identity), async |tx: &mut Tx| effect(tx, "inner").await).await?;
+        Err::<(), _>(Fail::Told)
+    });
+    assert!(matches!(outer.await, Err(Fail::Told)));
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1, "the inner one has committed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_swallows_an_sql_error_is_no_success() {
+    // C11b
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let body = run(&store, claim("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        sqlx::query("SELECT 1 / 0").execute(&mut **tx).await.expect_err("division by zero");
+        Ok(())
+    });
+    let error = body.await.expect_err("no false success").idem();
+    assert!(matches!(error, Error::TransactionEnded { .. }), "{error:?}");
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 0);
+    assert!(store.find(&identity("k")).await.expect("asked").is_none());
+    assert!(!run(&store, claim("k"), async |_| Ok(())).await.expect("runs").is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raw_commit_is_neither_replayed_nor_run_again() {
+    // C11c
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    for then in ["COMMIT", "COMMIT; BEGIN"] {
+        let key = then.len().to_string();
+        let body = run(&store, claim(&key), async |tx: &mut Tx| {
+            effect(tx, &key).await?;
+            sqlx::raw_sql(then).execute(&mut **tx).await?;
+            Ok(())
+        });
+        let error = body.await.expect_err("no false success").idem();
+        assert!(matches!(error, Error::TransactionEnded { .. }), "{error:?}");
+        let later = run::<_, (), _>(&store, claim(&key), async |_| panic!("must not run")).await;
+        let error = later.expect_err("no outcome").idem();
+        assert!(matches!(error, Error::OutcomeUnreadable { .. }), "{error:?}");
+        assert_eq!(db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await, 1);
+    }
+    db.assert_no_open_transaction().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_is_terminated_in_the_body_leaves_nothing() {
+    // C8
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let body = run(&store, claim("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut **tx).await?;
+        db.execute(&format!("SELECT pg_terminate_backend({pid})")).await;
+        effect(tx, "k").await
+    });
+    assert!(matches!(body.await, Err(Fail::Sql(_))), "the user's error wins");
+    let next = tokio::time::timeout(
+        Duration::from_secs(8),
+        run(&store, claim("k"), async |tx| effect(tx, "k").await),
+    );
+    assert!(!next.await.expect("at once").expect("runs").is_replay());
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_not_the_keys_is_no_run_in_progress() {
+    let db = Db::fresh().await;
+    let store = db.store().await.with_claim_wait(Duration::from_millis(300));
+    store.check().await.expect("ready");
+    let mut other = db.pool.begin().await.expect("begun");
+    sqlx::query("LOCK TABLE idem.inbox IN ACCESS EXCLUSIVE MODE").execute(&mut *other).await.expect("locked");
+    let error = run(&store, claim("k"), async |_| Ok(())).await.expect_err("locked").idem();
+    assert!(matches!(error, Error::Store { retryable: true, .. }), "{error:?}");
+    other.rollback().await.expect("rolled back");
+    run(&store, claim("k"), async |_| Ok(())).await.expect("runs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stricter_isolation_levels_work_too() {
+    let db = Db::fresh().await;
+    for level in ["repeatable read", "serializable"] {
+        let level = level.replace(' ', "%5C%20");
+        let url = format!("{}?options=-c%20default_transaction_isolation%3D{level}", db.url());
+        let stores = [PgStore::new(pool(&url, 4)), PgStore::new(pool(&url, 4))];
+        let key = format!("k{}", level.len());
+        let mut tasks = JoinSet::new();
+        for n in 0..16 {
+            let (store, key) = (stores[n % 2].clone(), key.clone());
+            tasks.spawn(
+                async move { run(&store, claim(&key), async |tx: &mut Tx| effect(tx, &key).await).await },
+            );
+        }
+        let outcomes = tasks.join_all().await;
+        assert_eq!(outcomes.into_iter().filter(|o| !o.as_ref().expect("applied").is_replay()).count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_cancelled_while_it_waited_gives_its_connection_back_soon() {
+    let db = Db::fresh().await;
+    let held = db.store().await.claim(claim("k")).await.expect("claimed");
+    let waiting = db.store_of(1);
+    waiting.check().await.expect("ready");
+    let cancelled = tokio::time::timeout(Duration::from_millis(200), waiting.claim(claim("k"))).await;
+    assert!(cancelled.is_err());
+    let started = Instant::now();
+    run(&waiting, claim("other"), async |_| Ok(())).await.expect("the only connection is free again");
+    assert!(started.elapsed() < Duration::from_secs(5), "before the claim wait is over");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_and_the_unique_key_are_checked() {
+    let db = Db::fresh().await;
+    let role = format!("limited_{}", uuid::Uuid::new_v4().simple());
+    db.execute(&format!("CREATE ROLE {role} LOGIN; GRANT CONNECT ON DATABASE {} TO {role}", database(&db)))
+        .await;
+    let url = {
+        let rest = db.url().split_once('@').expect("a user in the url").1;
+        format!("postgres://{role}@{rest}")
+    };
+    let store = PgStore::new(pool(&url, 1));
+    let grants =
+        ["USAGE ON SCHEMA idem", "SELECT ON idem.migration", "SELECT, INSERT, UPDATE, DELETE ON idem.inbox"];
+    for grant in grants {
+        let error = store.check().await.expect_err("no rights").to_string();
+        assert!(error.contains(grant), "{error}");
+        db.execute(&format!("GRANT {grant} TO {role}")).await;
+    }
+    store.check().await.expect("enough rights");
+    run(&store, claim("k"), async |_| Ok(())).await.expect("runs");
+    let error = store.migrate().await;
+    error.expect("nothing to do, with the rights that a handler has");
+    db.execute("ALTER TABLE idem.inbox DROP CONSTRAINT inbox_pkey").await;
+    let error = db.store().await.check().await.expect_err("no key").to_string();
+    assert!(error.contains("ADD PRIMARY KEY (operation, scope, key)"), "{error}");
+    db.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+fn database(db: &Db) -> String {
+    db.url().rsplit('/').next().expect("a name").split('?').next().expect("a name").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_connection_is_a_typed_error_that_can_be_retried() {
+    let refused = PgStore::connect("postgres://nobody@127.0.0.1:1/none").await.expect_err("refused");
+    assert!(matches!(refused, Error::Store { retryable: true, .. }), "{refused:?}");
+    let invalid = PgStore::connect("mysql://nobody@127.0.0.1/none").await.expect_err("no such url");
+    assert!(!invalid.is_retryable(), "{invalid:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_panics_with_a_query_on_its_way_frees_the_key() {
+    let db = Db::fresh().await;
+    let store = Arc::new(db.store().await);
+    let body = run::<_, (), _>(&*store, claim("k"), async |tx: &mut Tx| {
+        let asked = sqlx::query("SELECT pg_sleep(0.2)").execute(&mut **tx);
+        drop(idem_testkit::cancel::drop_at_poll(1, asked).await);
+        panic!("told to");
+    });
+    std::panic::AssertUnwindSafe(body).catch_unwind().await.expect_err("goes on");
+    run(&*store, claim("k"), async |_| Ok(())).await.expect("runs");
+    db.assert_no_open_transaction().await;
+}

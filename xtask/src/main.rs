@@ -1,0 +1,57 @@
+//! `cargo xtask`: what a contributor runs. `test` sets up what the tests need and runs all of them; it
+//! touches no server but its own, unless `DATABASE_URL` names one.
+
+mod install;
+mod test;
+
+use std::process::ExitCode;
+
+/// An error is a message: nobody handles it, a person reads it.
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const HELP: &str = "\
+Usage: cargo xtask <command>
+
+Commands:
+  test [-- <args>]   Run all tests, with a private Postgres server. Installs Postgres from the system's
+                     packages where it is missing. The arguments go to `cargo nextest run`, or to
+                     `cargo test` where nextest is not installed.
+
+Environment:
+  DATABASE_URL   a Postgres server in which the tests may create databases: used in place of a private one
+  IDEM_PG_BIN    the folder with the server programs, where they are in no usual place
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["help" | "--help" | "-h"] | [_, "--help" | "-h"] => {
+            print(HELP);
+            Ok(())
+        }
+        ["test"] => test::run(&[]),
+        ["test", "--", ref rest @ ..] => test::run(rest),
+        ["test", other, ..] => {
+            Err(format!("unknown argument {other:?}: put what is for the tests after `--`").into())
+        }
+        [] => Err(format!("which command?\n\n{HELP}").into()),
+        [other, ..] => Err(format!("unknown command {other:?}\n\n{HELP}").into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "what was asked for")]
+fn print(text: &str) {
+    print!("{text}");
+}
+
+/// Says on standard error what is going on.
+fn say(text: &str) {
+    eprintln!("xtask: {text}");
+}
