@@ -107,7 +107,7 @@ fn operation(
             if signature.receiver.is_some() {
                 errors.at(
                     ident.span(),
-                    format!("a method needs the option `operation`, since another type may have a `{ident}` too: add `operation = \"<noun>.{ident}\"`"),
+                    format!("a method needs the option `operation`, since another type may have a method of this name: add `operation = \"<noun>.{ident}\"`"),
                 );
             }
             Operation::Function(ident.clone())

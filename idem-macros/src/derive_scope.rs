@@ -1,10 +1,10 @@
 //! `#[derive(Scope)]` for a newtype that the authentication layer builds: its one field is the text. The invariant:
 //! nothing but a newtype is derived, so that the author decides what several fields would mean.
 
-use proc_macro2::TokenStream;
-use quote::quote;
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Fields};
+use syn::{Data, DeriveInput, Fields, Index, Member};
 
 const NEWTYPE: &str = "`Scope` is derived for a struct with one field, such as `struct TenantId(String)`: for another type write `impl Scope` and say what its text is";
 
@@ -21,18 +21,19 @@ pub(crate) fn derive(input: &DeriveInput) -> syn::Result<TokenStream> {
         Fields::Unnamed(unnamed) if unnamed.unnamed.len() == 1 => &unnamed.unnamed[0],
         _ => return Err(syn::Error::new_spanned(&input.ident, NEWTYPE)),
     };
+    let span = Span::call_site().located_at(field.ty.span());
     let member = match &field.ident {
-        Some(name) => quote!(#name),
-        None => quote!(0),
+        Some(name) => Member::Named(name.clone()),
+        None => Member::Unnamed(Index { index: 0, span }),
     };
     let ident = &input.ident;
     let (impl_generics, ty_generics, where_clause) = input.generics.split_for_impl();
-    let text = quote::quote_spanned!(proc_macro2::Span::call_site().located_at(field.ty.span())=> #krate::__private::text(&self.#member));
+    let value = quote_spanned!(span=> &self.#member);
     Ok(quote! {
         #[automatically_derived]
         impl #impl_generics #krate::Scope for #ident #ty_generics #where_clause {
             fn scope(&self) -> #krate::__private::Cow<'_, #krate::__private::Str> {
-                #text
+                #krate::__private::text(#value)
             }
         }
     })

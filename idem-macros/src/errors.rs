@@ -45,20 +45,23 @@ pub(crate) fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = 
         .unwrap_or_default()
 }
 
-/// Insertions, deletions and substitutions between two names.
+/// Insertions, deletions, substitutions and swaps of neighbours between two names.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let substituted = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = substituted.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
         }
+        rows.push(row);
     }
-    row[b.len()]
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -68,6 +71,7 @@ mod tests {
     #[test]
     fn only_a_slip_is_offered() {
         assert_eq!(did_you_mean("cmb", ["caller", "cmd"]), " (did you mean `cmd`?)");
+        assert_eq!(did_you_mean("cdm", ["caller", "cmd"]), " (did you mean `cmd`?)");
         assert_eq!(did_you_mean("retian", ["retain", "remember"]), " (did you mean `retain`?)");
         assert_eq!(did_you_mean("order", ["caller", "cmd"]), "");
         assert_eq!(distance("kitten", "sitting"), 3);

@@ -2,20 +2,34 @@
 //! identity, runs the author's statements in the transaction, and stores the outcome. Every expression of the author
 //! appears exactly once, and the locals cannot meet the author's names.
 
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{FnArg, Type};
+use syn::{Expr, FnArg, Type};
 
 use crate::args::{Concurrent, Key, Older, Scope};
 use crate::check::{Handler, Operation};
 use crate::duration::Keep;
-use crate::signature::{Function, Output, Signature, Tx};
+use crate::signature::{Function, Output, Tx};
 use crate::template::Part;
 
-/// A name that the author's names cannot meet.
-fn local(name: &str) -> Ident {
-    Ident::new(name, Span::mixed_site())
+/// The call site's hygiene, located where the author wrote `tokens`.
+fn at(tokens: &impl Spanned) -> Span {
+    Span::call_site().located_at(tokens.span())
+}
+
+/// The same path, for an expression that rustc may have to point at.
+fn located(path: &TokenStream, span: Span) -> TokenStream {
+    let located = |mut token: TokenTree| {
+        token.set_span(token.span().located_at(span));
+        token
+    };
+    path.clone().into_iter().map(located).collect()
+}
+
+/// A name that the author's names cannot meet: by hygiene no other local, by its underscores no constant.
+pub(crate) fn local(name: &str) -> Ident {
+    Ident::new(&format!("__{name}"), Span::mixed_site())
 }
 
 /// Input:
@@ -26,14 +40,14 @@ fn local(name: &str) -> Ident {
 /// ```text
 /// async fn approve(store: &dyn Store<Tx = PgTx>, cmd: Approve) -> Result<Outcome<Approved>, ApproveError> {
 ///     submit! { OperationInfo::__new("approve", ..) }
-///     let handler = handler::<PgTx, Result<Approved, ApproveError>, _>();
+///     let handler = handler::<PgTx, Result<Approved, ApproveError>, Result<Outcome<Approved>, ApproveError>, _, _>();
 ///     let scope = ..; let key = ..; let fingerprint = ..;
 ///     let claim = claim("approve", scope, key, fingerprint).map(|claim| claim.with_retain(..));
 ///     let mut run = match handler.start(store, claim).await {
 ///         Start::Fresh(run) => run,
 ///         Start::Answer(answer) => return answer,
 ///     };
-///     let (tx, inside) = run.enter();
+///     let (tx, inside) = Run::enter(&mut run);
 ///     let result = inside.run(async move { .. }).await;
 ///     handler.finish(store, run, result).await
 /// }
@@ -44,7 +58,7 @@ pub(crate) fn expand(function: &Function, handler: &Handler<'_>) -> TokenStream 
     let store = store_ident(handler.tx);
     let [witness_, claim_, run_, inside_, answer_, result_] =
         ["handler", "claim", "run", "inside", "answer", "result"].map(local);
-    let registration = registration(function, handler, &private);
+    let registration = registration(handler, &private);
     let witness = witness(handler, &private);
     let claim = claim(handler, &private);
     let Tx { attrs, mutability, ident, .. } = handler.tx;
@@ -58,57 +72,49 @@ pub(crate) fn expand(function: &Function, handler: &Handler<'_>) -> TokenStream 
             #private::Start::Answer(#answer_) => return #answer_,
         };
         #(#attrs)*
-        let (#mutability #ident, #inside_) = #run_.enter();
+        let (#mutability #ident, #inside_) = #private::Run::enter(&mut #run_);
         let #result_ = #inside_.run(#block).await;
         #witness_.finish(#store, #run_, #result_).await
     };
-    emit(function, Some((handler.tx, handler.output)), krate, statements)
-}
-
-/// The function for the editor, after a mistake: with the generated signature as far as it is known, and with the
-/// author's statements, so that names resolve and nothing else is reported.
-pub(crate) fn expand_after_mistake(
-    function: &Function,
-    signature: &Signature,
-    krate: &syn::Path,
-) -> TokenStream {
-    let (Some(tx), Some(output)) = (&signature.tx, &signature.output) else {
-        return emit(function, None, krate, function.body.clone());
-    };
-    let body_ = local("body");
-    let block = body(function, output);
-    let Tx { mutability, ident, ty, .. } = tx;
-    let statements = quote! {
-        #[allow(unused, unreachable_code, clippy::all, clippy::pedantic)]
-        let #body_ = async {
-            let #mutability #ident: &mut #ty = loop {};
-            #block.await
-        };
-        loop {}
-    };
-    emit(function, Some((tx, output)), krate, statements)
+    let generated = emit(function, handler.tx, handler.output, krate, statements);
+    match &handler.operation {
+        Operation::Given(_) => generated,
+        Operation::Function(function) => {
+            let constant = outside_impl(function);
+            let marker = quote_spanned! {at(function)=>
+                #[doc(hidden)]
+                #[allow(non_upper_case_globals, dead_code)]
+                const #constant: () = ();
+            };
+            quote!(#generated #marker)
+        }
+    }
 }
 
 /// The author's function with the two changes and another body.
-fn emit(
+pub(crate) fn emit(
     function: &Function,
-    changes: Option<(&Tx, &Output)>,
+    tx: &Tx,
+    output: &Output,
     krate: &syn::Path,
     body: TokenStream,
 ) -> TokenStream {
-    let Function { attrs, vis, defaultness, sig, brace, .. } = function;
-    let mut sig = sig.clone();
-    if let Some((tx, output)) = changes {
-        if let Some(FnArg::Typed(parameter)) = sig.inputs.get_mut(tx.position) {
-            let (store, ty) = (store_ident(tx), &tx.ty);
-            parameter.attrs.clear();
-            *parameter.pat = syn::parse_quote!(#store);
-            *parameter.ty = Type::Verbatim(quote!(&dyn #krate::Store<Tx = #ty>));
-        }
-        if let syn::ReturnType::Type(_, ty) = &mut sig.output {
-            **ty = output.wrapped(krate);
-        }
+    let mut sig = function.sig.clone();
+    if let Some(FnArg::Typed(parameter)) = sig.inputs.get_mut(tx.position) {
+        let (store, ty) = (store_ident(tx), &tx.ty);
+        parameter.attrs.clear();
+        *parameter.pat = syn::parse_quote!(#store);
+        *parameter.ty = Type::Verbatim(quote!(&dyn #krate::Store<Tx = #ty>));
     }
+    if let syn::ReturnType::Type(_, ty) = &mut sig.output {
+        **ty = output.wrapped(krate);
+    }
+    emit_with(function, &sig, body)
+}
+
+/// The author's function with another signature and another body.
+pub(crate) fn emit_with(function: &Function, sig: &syn::Signature, body: TokenStream) -> TokenStream {
+    let Function { attrs, vis, defaultness, brace, .. } = function;
     let block = braced(brace.span.join(), body);
     quote!(#(#attrs)* #vis #defaultness #sig #block)
 }
@@ -123,30 +129,32 @@ fn store_ident(tx: &Tx) -> Ident {
     Ident::new("store", Span::mixed_site().located_at(tx.ident.span()))
 }
 
-/// Input: operation and periods. Output: the entry of this handler in the list that `operations()` reads.
-fn registration(function: &Function, handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
+/// Input: operation and periods. Output: the entry of this handler in the list that `operations()` reads, with the
+/// place of the attribute.
+fn registration(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
     let krate = &handler.krate;
     let operation = handler.operation.name();
     let (retain, remember) = (handler.retain.expand(krate), handler.remember.expand(krate));
     let older = older(handler);
-    // The author's own span, so that file and line are those of the function, not of the attribute.
-    let place = quote_spanned!(function.sig.fn_token.span=> #private::file!(), #private::line!());
     let outside_impl = match &handler.operation {
         Operation::Given(_) => TokenStream::new(),
-        Operation::Function(ident) => outside_impl(ident),
+        Operation::Function(function) => {
+            let constant = outside_impl(function);
+            quote_spanned!(at(function)=> #[allow(unused_imports)] use #constant as _;)
+        }
     };
     quote! {
         #outside_impl
         #private::inventory::submit! {
-            #krate::OperationInfo::__new(#operation, #retain, #remember, #older, #place)
+            #krate::OperationInfo::__new(#operation, #retain, #remember, #older, #private::file!(), #private::line!())
         }
     }
 }
 
-/// A function without receiver does not show whether it is in an `impl` block. Inside one its bare name does not
-/// resolve, so this import fails there, at the function's name.
-fn outside_impl(ident: &Ident) -> TokenStream {
-    quote!(#[allow(unused_imports)] use #ident as _;)
+/// A function without receiver does not show whether it is in an `impl` block. So a constant stands beside it, which
+/// the body imports: inside an `impl` block it is an associated constant, and the import fails by this name.
+fn outside_impl(function: &Ident) -> Ident {
+    quote::format_ident!("{function}_needs_the_option_operation_in_an_impl_block", span = at(function))
 }
 
 fn older(handler: &Handler<'_>) -> TokenStream {
@@ -157,23 +165,22 @@ fn older(handler: &Handler<'_>) -> TokenStream {
     }
 }
 
-/// Input: `PgTx` and `Result<Approved, ApproveError>`. Output: `let handler = handler::<PgTx, Result<..>, _>();`.
+/// Input: `PgTx` and `Result<Approved, ApproveError>`.
+/// Output: `let handler = handler::<PgTx, Result<Approved, ApproveError>, Result<Outcome<Approved>, ApproveError>, _, _>();`,
+/// where the third type is left to inference if the signature has the projection.
 ///
 /// It asks for all bounds of the generated code at once, at the types that must meet them. What needs a bound later
 /// goes through the function pointers in `handler`, so that a type that does not meet it is reported once.
 fn witness(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
-    let (tx, output) = (&handler.tx.ty, &handler.output.ty);
+    let (tx, run) = (&handler.tx.ty, &handler.output.ty);
+    let answer = if handler.output.is_result {
+        handler.output.wrapped(&handler.krate).into_token_stream()
+    } else {
+        quote_spanned!(at(run)=> _)
+    };
     let witness = local("handler");
-    let span = Span::call_site().located_at(output.span());
-    let proof = handler.output.is_result.then(|| {
-        let wrapped = handler.output.wrapped(&handler.krate);
-        quote_spanned!(span=> #private::same::<#wrapped, #output>();)
-    });
-    let handler = quote_spanned!(span=> #private::handler::<#tx, #output, _>());
-    quote! {
-        #proof
-        let #witness = #handler;
-    }
+    let private = located(private, at(run));
+    quote_spanned!(at(run)=> let #witness = #private::handler::<#tx, #run, #answer, _, _>();)
 }
 
 /// Input: scope, key, fingerprint and the other options. Output: statements that end in `let claim = ..;`, of type
@@ -210,9 +217,33 @@ fn claim(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
 
 /// Input: `scope` and the author's expression. Output: `scope(&(<expression>))`, so that what its type lacks is
 /// reported at the expression.
-fn read(function: &str, expression: &syn::Expr, private: &TokenStream) -> TokenStream {
-    let function = Ident::new(function, Span::call_site().located_at(expression.span()));
-    quote!(#private::#function(&(#expression)))
+fn read(function: &str, expression: &Expr, private: &TokenStream) -> TokenStream {
+    let function = Ident::new(function, at(expression));
+    let value = by_reference(expression);
+    quote!(#private::#function(#value))
+}
+
+/// Input: `cmd.amount`. Output: `&cmd.amount`, at the author's own place: rustc reports there what the value lacks.
+pub(crate) fn by_reference(expression: &Expr) -> TokenStream {
+    let binds_tightly = matches!(
+        expression,
+        Expr::Path(_)
+            | Expr::Field(_)
+            | Expr::MethodCall(_)
+            | Expr::Call(_)
+            | Expr::Index(_)
+            | Expr::Macro(_)
+            | Expr::Lit(_)
+            | Expr::Paren(_)
+            | Expr::Try(_)
+            | Expr::Await(_)
+    );
+    let ampersand = syn::Token![&](expression.span());
+    if binds_tightly {
+        quote!(#ampersand #expression)
+    } else {
+        quote_spanned!(expression.span()=> #ampersand (#expression))
+    }
 }
 
 /// Output: `.map(|claim| claim.with_retain(..))` with the options that differ from the defaults; nothing, if none
@@ -248,10 +279,10 @@ fn options(handler: &Handler<'_>, krate: &syn::Path, occurred_at: &Ident) -> Tok
 ///
 /// The `return` that is never taken stands at the return type and says what the block must give, so that rustc
 /// reports a wrong tail, a wrong early `return` and a stray `;` each at its own place.
-fn body(function: &Function, output: &Output) -> TokenStream {
+pub(crate) fn body(function: &Function, output: &Output) -> TokenStream {
     let ty = &output.ty;
-    let never = local("never");
-    let expected = quote_spanned! {Span::call_site().located_at(ty.span())=>
+    let never = Ident::new("__never", Span::mixed_site().located_at(ty.span()));
+    let expected = quote_spanned! {at(ty)=>
         #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop, clippy::let_and_return, clippy::needless_return)]
         if false {
             let #never: #ty = loop {};

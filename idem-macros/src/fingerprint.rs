@@ -9,6 +9,7 @@ use syn::punctuated::Punctuated;
 use syn::{Expr, Ident, Member, Path, Token, Type, token};
 
 use crate::errors::Errors;
+use crate::expand::by_reference;
 use crate::signature::Signature;
 
 /// What is material.
@@ -126,7 +127,8 @@ impl Parse for Pattern {
 impl Parse for Field {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         if input.peek(Token![..]) {
-            return Err(input.error(
+            return Err(syn::Error::new_spanned(
+                input.parse::<Token![..]>()?,
                 "`..` would hide a field that is added later: list every field, and waive the immaterial ones with `name: _`",
             ));
         }
@@ -190,11 +192,14 @@ impl Fingerprint {
         let mut fields = Vec::new();
         for (number, item) in items.iter().enumerate() {
             match item {
-                Item::Field { label, value, .. } => fields.push(quote!(.field(#label, &(#value)))),
+                Item::Field { label, value, .. } => {
+                    let value = by_reference(value);
+                    fields.push(quote!(.field(#label, #value)));
+                }
                 Item::Pattern(pattern) => {
                     let local = |field: &Field| {
                         format_ident!(
-                            "field_{number}_{}",
+                            "__field_{number}_{}",
                             field.name.unraw(),
                             span = Span::mixed_site().located_at(field.name.span())
                         )
@@ -233,7 +238,10 @@ impl Pattern {
         let mut body = proc_macro2::Group::new(proc_macro2::Delimiter::Brace, quote!(#(#fields),*));
         body.set_span(self.brace.span.join());
         match &self.value {
-            Some(value) => quote!(let #path #body = &(#value);),
+            Some(value) => {
+                let value = by_reference(value);
+                quote!(let #path #body = #value;)
+            }
             None => {
                 let parameter = &self.path;
                 let span = self.brace.span.join();
@@ -249,11 +257,8 @@ impl Pattern {
         }
         let name = self.path.get_ident().map(Ident::to_string).unwrap_or_default();
         let Some(parameter) = signature.parameter(&name) else {
-            let hint = crate::errors::did_you_mean(&name, signature.names().iter().map(String::as_str));
-            return Err(format!(
-                "there is no parameter `{}`{hint}; for a type write `Type {{ .. }} = <expression>`",
-                path_text(&self.path)
-            ));
+            let problem = signature.no_parameter(&path_text(&self.path));
+            return Err(format!("{problem}; for a type write `Type {{ field, other: _ }} = <expression>`"));
         };
         let ty = parameter.ty.as_ref().ok_or_else(|| unnamed(&name))?;
         let mut path = struct_path(ty, signature).ok_or_else(|| unnamed(&name))?;

@@ -10,6 +10,7 @@ mod duration;
 mod errors;
 mod expand;
 mod fingerprint;
+mod recover;
 mod signature;
 mod slot;
 mod template;
@@ -54,7 +55,7 @@ fn expand_idempotent(options: TokenStream, function: TokenStream) -> TokenStream
         Some(handler) => expand::expand(&parsed, &handler),
         None => {
             let errors = errors.to_compile_errors();
-            let function = expand::expand_after_mistake(&parsed, &signature, &krate);
+            let function = recover::recover(&parsed, &signature, &krate);
             quote!(#errors #function)
         }
     }

@@ -12,7 +12,7 @@ use syn::{
     ReturnType, Token, Type, TypeImplTrait, TypeReference, Visibility, token,
 };
 
-use crate::errors::Errors;
+use crate::errors::{Errors, did_you_mean};
 
 /// The function as it was written; the body stays unread.
 #[derive(Clone)]
@@ -52,6 +52,10 @@ impl Parse for Function {
 /// What the macro needs to know of the signature.
 pub(crate) struct Signature {
     pub(crate) receiver: Option<Token![self]>,
+    /// Whether `#[async_trait]` has rewritten the function, which has been reported.
+    pub(crate) rewritten: bool,
+    /// Whether the return type borrows, which has been reported.
+    pub(crate) borrows: bool,
     /// `None` if it is not as it must be, which has been reported.
     pub(crate) tx: Option<Tx>,
     /// All names that the other parameters bind.
@@ -88,18 +92,29 @@ pub(crate) struct Output {
 impl Signature {
     pub(crate) fn read(sig: &syn::Signature, errors: &mut Errors) -> Self {
         let receiver = sig.receiver().map(|receiver| receiver.self_token);
-        check_async(sig, errors);
+        let rewritten = is_rewritten(sig);
+        if rewritten {
+            errors.under(&sig.ident, ASYNC_TRAIT);
+        } else if sig.asyncness.is_none() {
+            errors.under(sig.fn_token, "a handler is async: write `async fn`");
+        }
         let position = usize::from(receiver.is_some());
         let mut parameters = Parameters::default();
         for input in sig.inputs.iter().skip(position + 1) {
             parameters.add(input);
         }
+        let borrows = match &sig.output {
+            ReturnType::Type(_, ty) if !rewritten => find(ty).borrowed.is_some(),
+            _ => false,
+        };
         Self {
             receiver,
-            tx: tx(sig, position, errors),
+            rewritten,
+            borrows,
+            tx: if rewritten { None } else { tx(sig, position, errors) },
             parameters: parameters.0,
             type_parameters: sig.generics.type_params().map(|parameter| parameter.ident.clone()).collect(),
-            output: output(sig, errors),
+            output: if rewritten { None } else { output(sig, errors) },
         }
     }
 
@@ -108,8 +123,15 @@ impl Signature {
         self.parameters.iter().find(|parameter| parameter.ident.unraw() == plain)
     }
 
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.parameters.iter().map(|parameter| parameter.ident.to_string()).collect()
+    /// What to say about a name that is no parameter.
+    pub(crate) fn no_parameter(&self, name: &str) -> String {
+        let names: Vec<String> =
+            self.parameters.iter().map(|parameter| parameter.ident.to_string()).collect();
+        let mut hint = did_you_mean(name, names.iter().map(String::as_str));
+        if hint.is_empty() && !names.is_empty() {
+            hint = format!("; there are `{}`", names.join("`, `"));
+        }
+        format!("there is no parameter `{name}`{hint}")
     }
 
     /// The parameter `name` (or `self`) as an expression that resolves as the parameter does, located at `span`.
@@ -129,23 +151,12 @@ impl Signature {
     }
 }
 
-fn check_async(sig: &syn::Signature, errors: &mut Errors) {
-    if sig.asyncness.is_some() {
-        return;
-    }
-    let by_async_trait = sig
-        .generics
-        .params
-        .iter()
-        .any(|parameter| matches!(parameter, GenericParam::Lifetime(lifetime) if lifetime.lifetime.ident == "async_trait"));
-    if by_async_trait {
-        errors.under(
-            &sig.ident,
-            "`#[async_trait]` has already rewritten this function: put `#[idempotent]` on an inherent method or a free function, and call it here",
-        );
-    } else {
-        errors.under(sig.fn_token, "a handler is async: write `async fn`");
-    }
+const ASYNC_TRAIT: &str = "`#[async_trait]` has already rewritten this function: put `#[idempotent]` on an inherent method or a free function, and call it here";
+
+/// Whether `#[async_trait]` came first, which leaves a lifetime of its name.
+fn is_rewritten(sig: &syn::Signature) -> bool {
+    let ours = |parameter: &GenericParam| matches!(parameter, GenericParam::Lifetime(lifetime) if lifetime.lifetime.ident == "async_trait");
+    sig.generics.params.iter().any(ours)
 }
 
 fn tx(sig: &syn::Signature, position: usize, errors: &mut Errors) -> Option<Tx> {
@@ -167,7 +178,7 @@ fn tx(sig: &syn::Signature, position: usize, errors: &mut Errors) -> Option<Tx> 
         );
         return None;
     }
-    if let Some(hidden) = find(|finder| finder.visit_type(elem)).hidden {
+    if let Some(hidden) = find(elem).hidden {
         errors.under(
             hidden,
             "name the type of the transaction, or a type parameter: `<T: Transaction>`, `tx: &mut T`",
@@ -201,10 +212,7 @@ fn output(sig: &syn::Signature, errors: &mut Errors) -> Option<Output> {
         );
         return None;
     };
-    if sig.asyncness.is_none() {
-        return None;
-    }
-    let found = find(|finder| finder.visit_type(ty));
+    let found = find(ty);
     if let Some(hidden) = found.hidden {
         errors.under(
             hidden,
@@ -216,32 +224,24 @@ fn output(sig: &syn::Signature, errors: &mut Errors) -> Option<Output> {
         errors.under(borrowed, "an outcome is stored and read back, so it borrows nothing: return an owned value, such as `String`");
         return None;
     }
-    match ungroup(ty) {
-        Type::Path(path) => {
-            let segments = &path.path.segments;
-            let last = segments.last()?;
-            let is_sqlx =
-                last.ident == "Result" && segments.len() > 1 && segments[segments.len() - 2].ident == "sqlx";
-            if is_sqlx {
-                errors.under(
-                    ty,
-                    "`sqlx::Error` cannot hold the errors of the store: return `Result<_, E>` with an error type of your own that is `From<sqlx::Error>` and `From<idem_runtime::Error>`, or `anyhow::Result<_>`",
-                );
-                return None;
-            }
-            let is_result = last.ident == "Result" && first_type(&last.arguments).is_some();
-            Some(Output { ty: (**ty).clone(), is_result })
-        }
-        Type::Macro(_) => Some(Output { ty: (**ty).clone(), is_result: false }),
-        other => {
-            errors.under(
-                other,
-                "a handler returns a `Result`: write `Result<_, E>`, where `E: From<idem_runtime::Error>`",
-            );
-            None
+    if let Type::Path(path) = ungroup(ty) {
+        let names: Vec<String> = path.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if names.ends_with(&["sqlx".to_owned(), "Result".to_owned()]) {
+            errors.under(ty, SQLX_RESULT);
+            return None;
         }
     }
+    let output = Output::read(ty);
+    if output.is_none() {
+        errors.under(
+            ty,
+            "a handler returns a `Result`: write `Result<_, E>`, where `E: From<idem_runtime::Error>`",
+        );
+    }
+    output
 }
+
+const SQLX_RESULT: &str = "`sqlx::Error` cannot hold the errors of the store: return `Result<_, E>` with an error type of your own that is `From<sqlx::Error>` and `From<idem_runtime::Error>`, or `anyhow::Result<_>`";
 
 fn first_type(arguments: &PathArguments) -> Option<usize> {
     let PathArguments::AngleBracketed(arguments) = arguments else { return None };
@@ -249,6 +249,19 @@ fn first_type(arguments: &PathArguments) -> Option<usize> {
 }
 
 impl Output {
+    /// `None` for what cannot be a `Result` by any name, such as a tuple.
+    pub(crate) fn read(ty: &Type) -> Option<Self> {
+        let is_result = match ungroup(ty) {
+            Type::Path(path) => {
+                let last = path.path.segments.last()?;
+                last.ident == "Result" && first_type(&last.arguments).is_some()
+            }
+            Type::Macro(_) => false,
+            _ => return None,
+        };
+        Some(Self { ty: ty.clone(), is_result })
+    }
+
     /// Input: `Result<V, E>`. Output: `Result<Outcome<V>, E>`; for every other type `<R as HandlerResult>::Wrapped`.
     pub(crate) fn wrapped(&self, krate: &syn::Path) -> Type {
         let ty = &self.ty;
@@ -288,9 +301,9 @@ struct Found {
     hidden: Option<TokenStream>,
 }
 
-fn find(visit: impl FnOnce(&mut Found)) -> Found {
+fn find(ty: &Type) -> Found {
     let mut found = Found::default();
-    visit(&mut found);
+    found.visit_type(ty);
     found
 }
 

@@ -5,7 +5,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{Ident, Index, LitStr, Member};
 
-use crate::errors::{Errors, did_you_mean};
+use crate::errors::Errors;
 use crate::signature::Signature;
 
 /// A parsed template, with the literal that rustc can point at.
@@ -73,9 +73,7 @@ impl Template {
                     ),
                 );
             } else if signature.parameter(root).is_none() {
-                let names: Vec<String> = signature.parameters.iter().map(|p| p.ident.to_string()).collect();
-                let hint = did_you_mean(root, names.iter().map(String::as_str));
-                errors.at(self.literal.span(), format!("there is no parameter `{root}`{hint}"));
+                errors.at(self.literal.span(), signature.no_parameter(root));
             }
         }
     }

@@ -4,6 +4,7 @@
 //! asked for, with its notes, and not the bound behind it.
 
 use std::fmt::{Display, Write};
+use std::pin::Pin;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -36,25 +37,93 @@ pub struct Itself;
 #[derive(Debug)]
 pub struct Optional;
 
-/// A `Result` by whatever name, taken apart.
+/// What a handler returns, by whatever name: the return type of the generated function is [`Self::Wrapped`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a `Result`",
     label = "a handler returns `Result<V, E>`, or an alias of it",
     note = "write `Result<V, E>`, where `V` can be stored and `E: From<idem_runtime::Error>`"
 )]
 pub trait HandlerResult {
-    /// What is stored.
-    type Value;
-    /// What a failed run answers.
-    type Error;
     /// What the generated function returns.
     type Wrapped;
 }
 
 impl<V, E> HandlerResult for Result<V, E> {
+    type Wrapped = Result<Outcome<V>, E>;
+}
+
+/// What the generated function returns. Where a return type is called `Result`, its first argument has been wrapped
+/// by syntax, and this is the proof that it was the right one: [`Self::Run`] must be what the body gives.
+#[diagnostic::on_unimplemented(
+    message = "this `Result` is an alias, and its first argument is not the outcome",
+    label = "only the first argument of a type called `Result` can be the outcome",
+    note = "write `std::result::Result<V, E>`, or give the alias another name than `Result`"
+)]
+pub trait Answer {
+    /// What the body gives.
+    type Run;
+    /// What is stored.
+    type Value;
+    /// What a failed run answers.
+    type Error;
+    /// After the body, and after the commit if it succeeded.
+    fn of_run(run: Self::Run) -> Self;
+    /// The value, of a body that succeeded.
+    fn value(run: &Self::Run) -> Option<&Self::Value>;
+    /// A replay, or why there is none.
+    fn of_replay(replay: Result<Outcome<Self::Value>, Self::Error>) -> Self;
+}
+
+impl<V, E> Answer for Result<Outcome<V>, E> {
+    type Run = Result<V, E>;
     type Value = V;
     type Error = E;
-    type Wrapped = Result<Outcome<V>, E>;
+
+    fn of_run(run: Result<V, E>) -> Self {
+        run.map(Outcome::Applied)
+    }
+
+    fn value(run: &Result<V, E>) -> Option<&V> {
+        run.as_ref().ok()
+    }
+
+    fn of_replay(replay: Self) -> Self {
+        replay
+    }
+}
+
+/// The outcome of a handler.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be stored as an outcome",
+    label = "an outcome must be `Serialize` and `DeserializeOwned`, so that a redelivery gets it back",
+    note = "for a type of your own: `#[derive(serde::Serialize, serde::Deserialize)]`",
+    note = "or return only what a redelivery must be told, for example an id; `()` where it is nothing"
+)]
+pub trait Stored<M>: Sized {
+    /// As [`crate::encode`].
+    fn to_json(identity: &Identity, value: &Self) -> Result<String, Error>;
+    /// As [`crate::decode`].
+    fn from_record(record: &Record) -> Result<Outcome<Self>, Error>;
+}
+
+impl<V: Serialize + DeserializeOwned> Stored<Itself> for V {
+    fn to_json(identity: &Identity, value: &Self) -> Result<String, Error> {
+        encode(identity, value)
+    }
+
+    fn from_record(record: &Record) -> Result<Outcome<Self>, Error> {
+        decode(record)
+    }
+}
+
+impl<V: Never> Stored<Nothing> for V {
+    fn to_json(_: &Identity, _: &Self) -> Result<String, Error> {
+        unreachable!("`Never` applies to nothing")
+    }
+
+    fn from_record(_: &Record) -> Result<Outcome<Self>, Error> {
+        unreachable!("`Never` applies to nothing")
+    }
 }
 
 /// The error of a handler.
@@ -132,45 +201,50 @@ impl<T: Never> EventTime<Nothing> for T {
     }
 }
 
-/// The generated return type equals what the handler's own return type stands for.
-#[diagnostic::on_unimplemented(
-    message = "this `Result` is an alias whose first argument is not the outcome",
-    label = "an alias with its arguments in another order must not be called `Result` here",
-    note = "write `std::result::Result<V, E>`, or give the alias another name"
-)]
-pub trait Same<T: ?Sized> {}
-impl<T: ?Sized> Same<T> for T {}
+type Call<'a, O> = Pin<Box<dyn Future<Output = Result<O, Error>> + Send + 'a>>;
 
-/// Proves that wrapping the first argument of a type called `Result` was right.
-pub fn same<W: Same<<R as HandlerResult>::Wrapped>, R: HandlerResult>() {}
-
-/// The conversions of one handler, after proof that they exist.
+/// The calls and conversions of one handler, after proof that they exist: `T` is its transaction, `R` what its body
+/// gives, and `A` what the generated function returns.
 #[derive(Debug)]
-pub struct Handler<T, V, E> {
-    enter: fn(&T, Identity) -> Inside,
-    error: fn(Error) -> E,
-    encode: fn(&Identity, &V) -> Result<String, Error>,
-    decode: fn(&Record) -> Result<Outcome<V>, Error>,
+pub struct Handler<T, R, A> {
+    claim: for<'a> fn(&'a dyn Store<Tx = T>, Claim) -> Call<'a, Claimed<T>>,
+    complete: for<'a> fn(&'a dyn Store<Tx = T>, T, String) -> Call<'a, ()>,
+    release: for<'a> fn(&'a dyn Store<Tx = T>, T) -> Call<'a, ()>,
+    inside: fn(&T, Identity) -> Inside,
+    /// The JSON of the outcome; `None` if the body failed.
+    outcome: fn(&Identity, &R) -> Option<Result<String, Error>>,
+    answer: fn(R) -> A,
+    replay: fn(&Record) -> A,
+    refuse: fn(Error) -> A,
 }
 
 /// Asks for every bound of a handler at once.
-pub fn handler<T, R, M>() -> Handler<T, R::Value, R::Error>
+pub fn handler<T, R, A, M, N>() -> Handler<T, R, A>
 where
     T: Transaction,
-    R: HandlerResult,
-    R::Value: Serialize + DeserializeOwned,
-    R::Error: HandlerError<M>,
+    A: Answer<Run = R>,
+    A::Value: Stored<M>,
+    A::Error: HandlerError<N>,
 {
-    Handler { enter: Inside::new, error: R::Error::from_store, encode, decode }
+    Handler {
+        claim: |store, claim| store.claim(claim),
+        complete: |store, tx, outcome| store.complete(tx, outcome),
+        release: |store, tx| store.release(tx),
+        inside: Inside::new,
+        outcome: |identity, run| A::value(run).map(|value| A::Value::to_json(identity, value)),
+        answer: A::of_run,
+        replay: |record| A::of_replay(A::Value::from_record(record).map_err(A::Error::from_store)),
+        refuse: |error| A::of_replay(Err(A::Error::from_store(error))),
+    }
 }
 
-/// The answer to a claim.
+/// What a claim leads to.
 #[derive(Debug)]
-pub enum Start<T, V, E> {
+pub enum Start<T, A> {
     /// The body is to run.
     Fresh(Run<T>),
     /// A replay or an error.
-    Answer(Result<Outcome<V>, E>),
+    Answer(A),
 }
 
 /// A run of the body; dropped, it is rolled back.
@@ -187,63 +261,57 @@ impl<T> Run<T> {
     }
 }
 
-impl<T: Transaction, V, E> Handler<T, V, E> {
+// Nothing is asked of `T`, `R` and `A` here: it would be asked for, and reported, at every call.
+impl<T: 'static, R, A> Handler<T, R, A> {
     /// Claims the identity.
-    pub async fn start(&self, store: &dyn Store<Tx = T>, claim: Result<Claim, Error>) -> Start<T, V, E> {
+    pub async fn start(&self, store: &dyn Store<Tx = T>, claim: Result<Claim, Error>) -> Start<T, A> {
         let claim = match claim {
             Ok(claim) => claim,
-            Err(error) => return Start::Answer(Err((self.error)(error))),
+            Err(error) => return Start::Answer((self.refuse)(error)),
         };
         let identity = claim.identity.clone();
-        match store.claim(claim).await {
+        match (self.claim)(store, claim).await {
             Ok(Claimed::Fresh(tx)) => {
-                let inside = (self.enter)(&tx, identity);
+                let inside = (self.inside)(&tx, identity);
                 Start::Fresh(Run { tx, inside })
             }
-            Ok(Claimed::Done(record)) => Start::Answer((self.decode)(&record).map_err(self.error)),
-            Err(error) => Start::Answer(Err((self.error)(error))),
+            Ok(Claimed::Done(record)) => Start::Answer((self.replay)(&record)),
+            Err(error) => Start::Answer((self.refuse)(error)),
         }
     }
 
     /// Stores the outcome and commits, or rolls back.
-    pub async fn finish(
-        &self,
-        store: &dyn Store<Tx = T>,
-        run: Run<T>,
-        result: Result<V, E>,
-    ) -> Result<Outcome<V>, E> {
+    pub async fn finish(&self, store: &dyn Store<Tx = T>, run: Run<T>, result: R) -> A {
         let Run { tx, inside } = run;
         let identity = inside.identity();
-        let value = match result {
-            Ok(value) => value,
-            Err(error) => {
-                release(store, tx, identity).await;
-                return Err(error);
-            }
-        };
-        match (self.encode)(identity, &value) {
-            Ok(outcome) => match store.complete(tx, outcome).await {
-                Ok(()) => Ok(Outcome::Applied(value)),
-                Err(error) => Err((self.error)(error)),
+        let outcome = (self.outcome)(identity, &result);
+        match outcome {
+            Some(Ok(outcome)) => match (self.complete)(store, tx, outcome).await {
+                Ok(()) => (self.answer)(result),
+                Err(error) => (self.refuse)(error),
             },
-            Err(error) => {
-                release(store, tx, identity).await;
-                Err((self.error)(error))
+            Some(Err(error)) => {
+                self.roll_back(store, tx, identity).await;
+                (self.refuse)(error)
+            }
+            None => {
+                self.roll_back(store, tx, identity).await;
+                (self.answer)(result)
             }
         }
     }
-}
 
-/// Rolls back; the reason for it is what the caller gets, so an error here is only traced.
-async fn release<T: Transaction>(store: &dyn Store<Tx = T>, tx: T, identity: &Identity) {
-    if let Err(error) = store.release(tx).await {
-        tracing::warn!(
-            operation = identity.operation(),
-            scope = identity.scope(),
-            key = identity.key(),
-            %error,
-            "the rollback failed too; the database rolls back when it finds the connection closed"
-        );
+    /// The reason for it is what the caller gets, so an error here is only traced.
+    async fn roll_back(&self, store: &dyn Store<Tx = T>, tx: T, identity: &Identity) {
+        if let Err(error) = (self.release)(store, tx).await {
+            tracing::warn!(
+                operation = identity.operation(),
+                scope = identity.scope(),
+                key = identity.key(),
+                %error,
+                "the rollback failed too; the database rolls back when it finds the connection closed"
+            );
+        }
     }
 }
 

@@ -1,18 +1,15 @@
-//! Every signature that `#[idempotent]` supports. That it compiles without a warning is the test; what the handlers
-//! do is in `tests`.
+//! Every signature that `#[idempotent]` supports. That it compiles without a warning, and that every future is
+//! `Send`, is one half of the test; what the handlers do is the other, in `tests`.
 #![deny(warnings, clippy::pedantic)]
 #![allow(missing_docs, clippy::missing_errors_doc)]
 
-use idem_runtime::idempotent;
-use idem_ui_tests::{Approve, ApproveError, Approved, Caller, MyTx};
+pub mod attributes;
+pub mod free;
+pub mod methods;
+pub mod options;
+pub mod results;
 
-#[idempotent(
-    operation = "invoice.approve",
-    key = "{cmd.operation_key}",
-    scope = "{caller.tenant}",
-    fingerprint(cmd { operation_key: _, invoice, amount, note: _ }),
-)]
-pub async fn approve(tx: &mut MyTx, caller: &Caller, cmd: Approve) -> Result<Approved, ApproveError> {
-    tx.apply(&format!("approved {}", cmd.invoice));
-    Ok(Approved { invoice: cmd.invoice })
+/// Compiles for futures that are `Send`.
+pub fn is_send<F: Future + Send>(future: F) -> F {
+    future
 }

@@ -1,0 +1,16 @@
+use idem_runtime::idempotent;
+use idem_ui_tests::{Approve, ApproveError, Approved, Caller, MyTx};
+
+struct Json<T>(T);
+
+#[idempotent(
+    key = cmd.operation_key,
+    scope = caller.tenant,
+    fingerprint(cmd { operation_key: _, invoice, amount, note: _ }),
+)]
+async fn approve(tx: &mut MyTx, caller: &Caller, Json(cmd): Json<Approve>) -> Result<Approved, ApproveError> {
+    tx.apply("approved");
+    Ok(Approved { invoice: cmd.invoice })
+}
+
+fn main() {}

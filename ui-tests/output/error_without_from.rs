@@ -1,0 +1,12 @@
+use idem_runtime::idempotent;
+use idem_ui_tests::{Approve, Approved, Caller, MyTx};
+
+struct Refused;
+
+#[idempotent(key = cmd.operation_key, scope = caller.tenant, fingerprint(cmd.amount))]
+async fn approve(tx: &mut MyTx, caller: &Caller, cmd: Approve) -> Result<Approved, Refused> {
+    tx.apply("approved");
+    Ok(Approved { invoice: cmd.invoice })
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+use idem_runtime::idempotent;
+use idem_ui_tests::{Approve, Caller, MyTx};
+
+#[idempotent(key = cmd.operation_key, scope = caller.tenant, fingerprint(cmd.amount))]
+async fn approve(tx: &mut MyTx, caller: &Caller, cmd: Approve) {
+    tx.apply("approved");
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+use idem_runtime::idempotent;
+use idem_ui_tests::{Approve, Approved, Caller, MyTx};
+
+#[idempotent(key = cmd.operation_key, scope = caller.tenant, fingerprint(cmd.amount))]
+async fn approve(tx: &mut MyTx, caller: &Caller, cmd: Approve) -> (Approved, i64) {
+    tx.apply("approved");
+    (Approved { invoice: cmd.invoice }, 1)
+}
+
+fn main() {}
