@@ -10,6 +10,7 @@ mod postgres {
     #[path = "db/postgres.rs"]
     mod db;
 
+    mod annotated;
     mod crash;
     mod identity;
     mod outcome;
@@ -32,6 +33,7 @@ mod sqlite {
     #[path = "db/sqlite.rs"]
     mod db;
 
+    mod annotated;
     mod crash;
     mod identity;
     mod outcome;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use idem_runtime::{Claim, Error, Identity, Older, PgStore, Retain, Store as _, Verified};
+use idem_testkit::postgres::Postgres;
 use sqlx::AssertSqlSafe;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -311,6 +312,69 @@ async fn no_connection_is_a_typed_error_that_can_be_retried() {
     assert!(matches!(refused, Error::Store { retryable: true, .. }), "{refused:?}");
     let invalid = PgStore::connect("mysql://nobody@127.0.0.1/none").await.expect_err("no such url");
     assert!(!invalid.is_retryable(), "{invalid:?}");
+    // A store on a pool that is not connected yet.
+    let lazy = PgStore::new(pool("postgres://nobody@127.0.0.1:1/none", 1))
+        .with_claim_wait(Duration::from_millis(300));
+    let error = run(&lazy, claim("k"), async |_| Ok(())).await.expect_err("refused").idem();
+    assert!(error.is_retryable(), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_answer_is_a_typed_error_within_the_connect_timeout() {
+    // It accepts the connection, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = silent.local_addr().expect("bound").port();
+    let started = Instant::now();
+    let error =
+        PgStore::connect(&format!("postgres://nobody@127.0.0.1:{port}/none")).await.expect_err("no answer");
+    assert!(error.is_retryable() && error.to_string().contains("127.0.0.1"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_a_typed_error_that_can_be_retried() {
+    let server = Postgres::builder().fsync(false).start().expect("a server of its own");
+    let error =
+        PgStore::connect(&server.password_url("wrong", "postgres")).await.expect_err("wrong password");
+    assert!(error.is_retryable(), "{error:?}");
+    assert!(error.to_string().contains("password"), "{error}");
+    PgStore::connect(&server.password_url("correct", "postgres")).await.expect("the right one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_between_begin_and_claim_does_not_let_an_old_message_run() {
+    // C29b: by the time of BEGIN the message would be young enough.
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let second = Duration::from_secs(1);
+    let occurred_at = std::time::SystemTime::now() - second / 4;
+    let claim = || claim("k").with_retain(Retain::For(second)).with_occurred_at(occurred_at);
+    run(&store, claim(), async |tx| effect(tx, "k").await).await.expect("runs");
+    // The duplicate has begun, and waits for the table; meanwhile the record expires and is swept.
+    let mut sweeper = db.pool.begin().await.expect("begun");
+    sqlx::query("LOCK TABLE idem.inbox IN SHARE MODE").execute(&mut *sweeper).await.expect("locked");
+    let late = tokio::spawn({
+        let (store, claim) = (store.clone(), claim());
+        async move { run(&store, claim, async |tx| effect(tx, "k").await).await }
+    });
+    idem_testkit::wait::eventually("the duplicate has begun", Duration::from_secs(20), async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                        AND datname = current_database()";
+        db.count(waiting).await == 1
+    })
+    .await;
+    idem_testkit::wait::eventually("the record has expired", Duration::from_secs(20), async || {
+        db.count("SELECT count(*) FROM idem.inbox WHERE expires_at < clock_timestamp()").await == 1
+    })
+    .await;
+    sqlx::query("DELETE FROM idem.inbox WHERE expires_at < clock_timestamp()")
+        .execute(&mut *sweeper)
+        .await
+        .expect("swept");
+    sweeper.commit().await.expect("committed");
+    let error = late.await.expect("no panic").expect_err("older than the records prove").idem();
+    assert!(matches!(error, Error::BeyondHorizon { .. }), "{error:?}");
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
