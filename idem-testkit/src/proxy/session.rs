@@ -129,7 +129,6 @@ impl Session {
         }
         if !self.started {
             self.started = true;
-            self.asked = false;
             return (Verdict::Pass, false);
         }
         self.unanswered = self.unanswered.saturating_sub(1);
