@@ -237,29 +237,3 @@ async fn a_server_that_is_not_there_ends_the_connection() {
     assert_eq!(url, format!("postgres://idem@127.0.0.1:{}/postgres?sslmode=disable", proxy.address().port()));
     PgConnection::connect(&url).await.expect_err("nobody there");
 }
-
-/// What the proxy adds, for its documentation:
-/// `cargo test --release -p idem-testkit --test proxy -- --ignored --nocapture measure`.
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn measure_what_the_proxy_adds() {
-    let setup = Setup::new().await;
-    let mut direct = setup.direct().await;
-    let mut proxied = setup.connect().await;
-    for delay in [0, 250, 1000] {
-        setup.proxy.set_delay(Duration::from_micros(delay));
-        let mut times = [Vec::new(), Vec::new()];
-        for _ in 0..3000 {
-            for (connection, times) in [&mut direct, &mut proxied].into_iter().zip(&mut times) {
-                let begun = Instant::now();
-                sqlx::query("SELECT 1").execute(connection).await.expect("select");
-                times.push(begun.elapsed());
-            }
-        }
-        let [direct, proxied] = times.map(|mut times| {
-            times.sort();
-            [0.5, 0.9, 0.99].map(|part| times[(times.len() as f64 * part) as usize])
-        });
-        eprintln!("delay {delay} us each way: direct {direct:?}, by proxy {proxied:?} (median, p90, p99)");
-    }
-}

@@ -113,11 +113,8 @@ async fn the_line_goes_silent_at_each_message_in_turn() {
     // Most of the time is spent in waiting for answers that do not come: several at once.
     const AT_ONCE: usize = 12;
     for first in (1..).step_by(AT_ONCE) {
-        let mut tasks = tokio::task::JoinSet::new();
-        for number in first..first + AT_ONCE {
-            tasks.spawn(goes_silent_at(number));
-        }
-        if tasks.join_all().await.contains(&false) {
+        let fired = (first..first + AT_ONCE).map(goes_silent_at);
+        if futures_util::future::join_all(fired).await.contains(&false) {
             assert!(first > 10, "there are more messages");
             break;
         }
