@@ -10,6 +10,8 @@ mod duration;
 mod errors;
 mod expand;
 mod fingerprint;
+#[cfg(test)]
+mod golden;
 mod recover;
 mod signature;
 mod slot;

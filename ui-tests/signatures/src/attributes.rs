@@ -4,7 +4,7 @@ use idem_runtime::idempotent;
 use idem_ui_tests::{Approve, ApproveError, Approved, Caller, MemoryStore, MyTx};
 
 /// Documented above.
-#[must_use]
+#[must_use = "an approval that failed must be told"]
 #[cfg_attr(all(), doc = "And conditionally.")]
 #[idempotent(key = cmd.operation_key, scope = caller.tenant, fingerprint(cmd.amount))]
 #[allow(clippy::unused_async)]
