@@ -9,8 +9,10 @@ use syn::{Attribute, ImplItem, Item};
 
 fn sources() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
-    let files = std::fs::read_dir(folder).expect("the folder is there").map(|file| file.expect("readable").path());
-    let mut sources: Vec<PathBuf> = files.filter(|path| !path.to_string_lossy().contains(".expanded.")).collect();
+    let files =
+        std::fs::read_dir(folder).expect("the folder is there").map(|file| file.expect("readable").path());
+    let mut sources: Vec<PathBuf> =
+        files.filter(|path| !path.to_string_lossy().contains(".expanded.")).collect();
     sources.sort();
     sources
 }
@@ -70,8 +72,10 @@ fn expansions_are_as_they_were_read() {
 fn expanding_twice_gives_the_same_bytes() {
     for source in sources() {
         let text = std::fs::read_to_string(&source).expect("readable");
-        let once = syn::parse_file(&text).expect("valid").items.into_iter().map(item).collect::<TokenStream>();
-        let again = syn::parse_file(&text).expect("valid").items.into_iter().map(item).collect::<TokenStream>();
+        let once =
+            syn::parse_file(&text).expect("valid").items.into_iter().map(item).collect::<TokenStream>();
+        let again =
+            syn::parse_file(&text).expect("valid").items.into_iter().map(item).collect::<TokenStream>();
         assert_eq!(once.to_string(), again.to_string());
     }
 }

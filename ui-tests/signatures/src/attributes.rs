@@ -42,6 +42,14 @@ pub async fn instrumented_below(tx: &mut MyTx, id: u64) -> Result<u64, ApproveEr
     Ok(id)
 }
 
+/// Without `skip_all` the store is a field too.
+#[idempotent(key = id, scope = global, fingerprint(none))]
+#[tracing::instrument]
+pub async fn instrumented_with_fields(tx: &mut MyTx, id: u64) -> Result<u64, ApproveError> {
+    tx.apply("done");
+    Ok(id)
+}
+
 macro_rules! handlers {
     ($($name:ident, $tx:ident, $cmd:ident, $type:ty, $key:expr, $scope:literal, $result:ty, $body:block;)*) => {$(
         #[idempotent(key = $key, scope = $scope, fingerprint($cmd.amount))]
