@@ -155,7 +155,8 @@ use crate::signature::{Function, Signature};
 /// this attribute sees it: there, call a free function or an inherent method.
 ///
 /// `#[tracing::instrument]` **above** it covers the body alone: a replay has no span, and claim and commit are outside of
-/// it. **Below** it covers the whole call and sees `store` among the fields; `skip_all` leaves it away.
+/// it. **Below** it covers the whole call and sees `store` in the place of `tx` among the fields: `skip_all` leaves it
+/// away, and `skip(tx)` names what is no longer there.
 ///
 /// Without `operation`, a hidden constant beside the function makes sure that it is not in an `impl` block: there the
 /// compiler reports the name of that constant.

@@ -10,6 +10,7 @@ use crate::signature::Signature;
 
 /// A parsed template, with the literal that rustc can point at.
 pub(crate) struct Template {
+    part: Part,
     literal: LitStr,
     pieces: Vec<Piece>,
 }
@@ -29,7 +30,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Key => "key",
             Self::Scope => "scope",
@@ -40,7 +41,7 @@ impl Part {
 impl Template {
     pub(crate) fn new(literal: LitStr, part: Part) -> syn::Result<Self> {
         match parse(&literal.value(), part) {
-            Ok(pieces) => Ok(Self { literal, pieces }),
+            Ok(pieces) => Ok(Self { part, literal, pieces }),
             Err(message) => Err(syn::Error::new(literal.span(), message)),
         }
     }
@@ -53,7 +54,7 @@ impl Template {
     }
 
     /// Every root must be a parameter.
-    pub(crate) fn check(&self, signature: &Signature, part: Part, errors: &mut Errors) {
+    pub(crate) fn check(&self, signature: &Signature, errors: &mut Errors) {
         for path in self.placeholders() {
             let root = &path[0];
             if root == "self" {
@@ -66,11 +67,7 @@ impl Template {
             } else if signature.tx.as_ref().is_some_and(|tx| tx.ident == root.as_str()) {
                 errors.at(
                     self.literal.span(),
-                    format!(
-                        "`{{{}}}`: the {} is needed before there is a transaction",
-                        path.join("."),
-                        part.name()
-                    ),
+                    format!("`{root}` is opened later: the options see the other parameters"),
                 );
             } else if signature.parameter(root).is_none() {
                 errors.at(self.literal.span(), signature.no_parameter(root));
@@ -79,17 +76,16 @@ impl Template {
     }
 
     /// Input: `"{event.source}/{event.id}"`.
-    /// Output: `Template::new("op", "key", "/").part(&event.source).literal("/").part(&event.id).finish()`, where the
+    /// Output: `Template::new("op", "key", "/").key(&event.source).literal("/").key(&event.id).finish()`, where the
     /// third argument holds what is to be encoded in the values: nothing, if there is but one.
     pub(crate) fn expand(
         &self,
         operation: &str,
-        part: Part,
         signature: &Signature,
         private: &TokenStream,
     ) -> TokenStream {
         let escaped = self.escaped();
-        let name = part.name();
+        let name = self.part.name();
         let steps = self.pieces.iter().map(|piece| match piece {
             Piece::Literal(text) => quote!(.literal(#text)),
             Piece::Placeholder(path) => {

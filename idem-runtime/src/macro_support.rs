@@ -3,7 +3,7 @@
 //! `M` exist for the messages: with a second implementation, which never applies, rustc reports the trait that was
 //! asked for, with its notes, and not the bound behind it.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 use std::pin::Pin;
 use std::time::SystemTime;
 
@@ -158,18 +158,20 @@ impl<E: Never> HandlerError<Nothing> for E {
     note = "for a type of your own implement `Display`, or name a field of it that has it"
 )]
 pub trait KeyPart<M> {
-    /// Appends the text.
-    fn append_to(&self, text: &mut String);
+    /// Its text.
+    fn text(&self) -> String;
 }
 
 impl<T: Display + ?Sized> KeyPart<Itself> for T {
-    fn append_to(&self, text: &mut String) {
-        append(text, self);
+    fn text(&self) -> String {
+        self.to_string()
     }
 }
 
 impl<T: Never + ?Sized> KeyPart<Nothing> for T {
-    fn append_to(&self, _: &mut String) {}
+    fn text(&self) -> String {
+        String::new()
+    }
 }
 
 /// The event's own time.
@@ -328,9 +330,7 @@ pub fn claim(
 
 /// The text of an expression in `key`.
 pub fn key<M>(value: &(impl KeyPart<M> + ?Sized)) -> Result<String, Error> {
-    let mut text = String::new();
-    value.append_to(&mut text);
-    Ok(text)
+    Ok(value.text())
 }
 
 /// The text of an expression in `scope`.
@@ -380,9 +380,7 @@ impl<'a> Template<'a> {
     /// A placeholder in a key.
     #[must_use]
     pub fn key<M>(self, value: &(impl KeyPart<M> + ?Sized)) -> Self {
-        let mut text = String::new();
-        value.append_to(&mut text);
-        self.value(&text)
+        self.value(&value.text())
     }
 
     /// A placeholder in a scope.
@@ -417,17 +415,12 @@ fn encode_value(text: &mut String, value: &str, escaped: &str) {
         if c == '%' || escaped.contains(c) {
             let mut bytes = [0; 4];
             for byte in c.encode_utf8(&mut bytes).bytes() {
-                append(text, &format_args!("%{byte:02X}"));
+                text.push_str(&format!("%{byte:02X}"));
             }
         } else {
             text.push(c);
         }
     }
-}
-
-/// A `Display` that fails writes no text, as with `to_string`; but it does not panic.
-fn append(text: &mut String, value: &(impl Display + ?Sized)) {
-    let _ = write!(text, "{value}");
 }
 
 /// The material fields of a request.
