@@ -13,7 +13,7 @@ use crate::duration::Keep;
 use crate::signature::{Function, Output, Tx};
 
 /// The call site's hygiene, located where the author wrote `tokens`.
-fn at(tokens: &impl Spanned) -> Span {
+pub(crate) fn at(tokens: &impl Spanned) -> Span {
     Span::call_site().located_at(tokens.span())
 }
 

@@ -6,6 +6,7 @@ use quote::quote;
 use syn::{Ident, Index, LitStr, Member};
 
 use crate::errors::Errors;
+use crate::expand::at;
 use crate::signature::Signature;
 
 /// A parsed template, with the literal that rustc can point at.
@@ -102,21 +103,21 @@ impl Template {
         if self.placeholders().count() < 2 {
             return String::new();
         }
-        let mut escaped: Vec<char> = Vec::new();
+        let mut escaped = String::new();
         for piece in &self.pieces {
             let Piece::Literal(text) = piece else { continue };
-            for c in text.chars().filter(|c| !escaped.contains(c)).collect::<Vec<_>>() {
-                if !escaped.contains(&c) {
+            for c in text.chars() {
+                if !escaped.contains(c) {
                     escaped.push(c);
                 }
             }
         }
-        escaped.into_iter().collect()
+        escaped
     }
 
-    /// The call site's hygiene, located at the literal: rustc then points at it and offers no replacement for it.
+    /// Where rustc points: at the literal, for which it then offers no replacement.
     fn span(&self) -> Span {
-        Span::call_site().located_at(self.literal.span())
+        at(&self.literal)
     }
 
     /// Input: `event.source`. Output: the same as an expression, whose root resolves as the parameter does.
@@ -131,7 +132,7 @@ impl Template {
 }
 
 /// `name` may be a raw identifier.
-pub(crate) fn ident(name: &str, span: Span) -> Ident {
+fn ident(name: &str, span: Span) -> Ident {
     match name.strip_prefix("r#") {
         Some(raw) => Ident::new_raw(raw, span),
         None => Ident::new(name, span),
