@@ -73,8 +73,10 @@ impl Args {
                 args.option(input, errors);
                 if !input.is_empty() && input.parse::<Token![,]>().is_err() {
                     errors.at(input.span(), "expected `,` between two options");
-                    skip_to_comma(input);
-                    let _ = input.parse::<Option<Token![,]>>();
+                    if !input.peek(Ident::peek_any) {
+                        skip_to_comma(input);
+                        let _ = input.parse::<Option<Token![,]>>();
+                    }
                 }
             }
             Ok(())
@@ -98,24 +100,26 @@ impl Args {
             }
         };
         match name.to_string().as_str() {
-            "operation" => self.operation.set(&name, value(input, operation), errors),
-            "key" => self.key.set(&name, value(input, Key::parse), errors),
-            "scope" => self.scope.set(&name, value(input, Scope::parse), errors),
+            "operation" => self.operation.set(&name, value(&name, input, operation), errors),
+            "key" => self.key.set(&name, value(&name, input, Key::parse), errors),
+            "scope" => self.scope.set(&name, value(&name, input, Scope::parse), errors),
             "fingerprint" => self.fingerprint.set(&name, recover(input, Fingerprint::parse), errors),
-            "retain" => self.retain.set(&name, value(input, Kept::parse), errors),
-            "remember" => self.remember.set(&name, value(input, Kept::parse), errors),
-            "occurred_at" => self.occurred_at.set(&name, value(input, Expr::parse), errors),
+            "retain" => self.retain.set(&name, value(&name, input, Kept::parse), errors),
+            "remember" => self.remember.set(&name, value(&name, input, Kept::parse), errors),
+            "occurred_at" => self.occurred_at.set(&name, value(&name, input, Expr::parse), errors),
             "older" => self.older.set(
                 &name,
-                value(input, |i| word(i, [("refuse", Older::Refuse), ("run", Older::Run)])),
+                value(&name, input, |i| word(i, [("refuse", Older::Refuse), ("run", Older::Run)])),
                 errors,
             ),
             "concurrent" => self.concurrent.set(
                 &name,
-                value(input, |i| word(i, [("wait", Concurrent::Wait), ("reject", Concurrent::Reject)])),
+                value(&name, input, |i| {
+                    word(i, [("wait", Concurrent::Wait), ("reject", Concurrent::Reject)])
+                }),
                 errors,
             ),
-            "crate" => self.krate.set(&name, value(input, Path::parse_mod_style), errors),
+            "crate" => self.krate.set(&name, value(&name, input, Path::parse_mod_style), errors),
             unknown => {
                 let hint = did_you_mean(unknown, NAMES);
                 errors.at(
@@ -129,10 +133,14 @@ impl Args {
 }
 
 /// Reads `= value`.
-fn value<T>(input: ParseStream<'_>, parse: impl FnOnce(ParseStream<'_>) -> syn::Result<T>) -> syn::Result<T> {
-    recover(input, |input| {
-        input.parse::<Token![=]>()?;
-        parse(input)
+fn value<T>(
+    name: &Ident,
+    input: ParseStream<'_>,
+    parse: impl FnOnce(ParseStream<'_>) -> syn::Result<T>,
+) -> syn::Result<T> {
+    recover(input, |input| match input.parse::<Token![=]>() {
+        Ok(_) => parse(input),
+        Err(_) => Err(syn::Error::new(name.span(), format!("`{name}` needs a value: write `{name} = ..`"))),
     })
 }
 

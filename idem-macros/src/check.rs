@@ -2,6 +2,7 @@
 //! only if the author made no mistake, so that expanding it cannot fail.
 
 use proc_macro2::Span;
+use syn::visit::Visit;
 use syn::{Expr, Ident, Path};
 
 use crate::args::{Args, Concurrent, Key, Older, Scope};
@@ -9,7 +10,6 @@ use crate::duration::{Keep, Kept};
 use crate::errors::Errors;
 use crate::fingerprint::Fingerprint;
 use crate::signature::{Function, Output, Signature, Tx};
-use crate::template::Part;
 
 /// A handler without mistakes.
 pub(crate) struct Handler<'a> {
@@ -59,18 +59,26 @@ pub(crate) fn check<'a>(
     let krate = args.krate();
     let operation = operation(args.operation.get(), function, signature, errors);
     let key = args.key.require(MISSING_KEY, errors);
-    if let Some(Key::Template(template)) = &key {
-        template.check(signature, Part::Key, errors);
+    match &key {
+        Some(Key::Template(template)) => template.check(signature, errors),
+        Some(Key::Expression(expression)) => before_tx(expression, signature, errors),
+        None => {}
     }
     let scope = args.scope.require(MISSING_SCOPE, errors);
-    if let Some(Scope::Template(template)) = &scope {
-        template.check(signature, Part::Scope, errors);
+    match &scope {
+        Some(Scope::Template(template)) => template.check(signature, errors),
+        Some(Scope::Expression(expression)) => before_tx(expression, signature, errors),
+        Some(Scope::Constant(_) | Scope::Global) | None => {}
     }
     let fingerprint = args.fingerprint.require(MISSING_FINGERPRINT, errors);
     if let Some(fingerprint) = &fingerprint {
         fingerprint.check(signature, errors);
+        fingerprint.expressions().for_each(|expression| before_tx(expression, signature, errors));
     }
     let occurred_at = args.occurred_at.get();
+    if let Some(expression) = &occurred_at {
+        before_tx(expression, signature, errors);
+    }
     let older = args.older.get().unwrap_or(Older::Refuse);
     let (retain, remember) =
         keep(args.retain.get(), args.remember.get(), occurred_at.is_some(), older, errors);
@@ -112,6 +120,26 @@ fn operation(
             }
             Operation::Function(ident.clone())
         }
+    }
+}
+
+/// The options are evaluated before there is a transaction, so no expression in them may use it.
+fn before_tx(expression: &Expr, signature: &Signature, errors: &mut Errors) {
+    struct Uses<'a>(&'a Tx, &'a mut Errors);
+
+    impl<'ast> Visit<'ast> for Uses<'_> {
+        fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
+            if path.path.is_ident(&self.0.ident) {
+                self.1.under(
+                    path,
+                    format!("`{}` is opened later: the options see the other parameters", self.0.ident),
+                );
+            }
+        }
+    }
+
+    if let Some(tx) = &signature.tx {
+        Uses(tx, errors).visit_expr(expression);
     }
 }
 

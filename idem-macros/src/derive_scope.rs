@@ -1,10 +1,11 @@
 //! `#[derive(Scope)]` for a newtype that the authentication layer builds: its one field is the text. The invariant:
 //! nothing but a newtype is derived, so that the author decides what several fields would mean.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
-use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Fields, Index, Member};
+
+use crate::expand::at;
 
 const NEWTYPE: &str = "`Scope` is derived for a struct with one field, such as `struct TenantId(String)`: for another type write `impl Scope` and say what its text is";
 
@@ -21,7 +22,7 @@ pub(crate) fn derive(input: &DeriveInput) -> syn::Result<TokenStream> {
         Fields::Unnamed(unnamed) if unnamed.unnamed.len() == 1 => &unnamed.unnamed[0],
         _ => return Err(syn::Error::new_spanned(&input.ident, NEWTYPE)),
     };
-    let span = Span::call_site().located_at(field.ty.span());
+    let span = at(&field.ty);
     let member = match &field.ident {
         Some(name) => Member::Named(name.clone()),
         None => Member::Unnamed(Index { index: 0, span }),

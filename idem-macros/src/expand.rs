@@ -11,10 +11,9 @@ use crate::args::{Concurrent, Key, Older, Scope};
 use crate::check::{Handler, Operation};
 use crate::duration::Keep;
 use crate::signature::{Function, Output, Tx};
-use crate::template::Part;
 
 /// The call site's hygiene, located where the author wrote `tokens`.
-fn at(tokens: &impl Spanned) -> Span {
+pub(crate) fn at(tokens: &impl Spanned) -> Span {
     Span::call_site().located_at(tokens.span())
 }
 
@@ -192,13 +191,13 @@ fn claim(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
         ["scope", "key", "fingerprint", "occurred_at", "claim"].map(local);
     let scope = match &handler.scope {
         Scope::Expression(expression) => read("scope", expression, private),
-        Scope::Template(template) => template.expand(&operation, Part::Scope, signature, private),
+        Scope::Template(template) => template.expand(&operation, signature, private),
         Scope::Constant(text) => quote!(#private::constant(#text)),
         Scope::Global => quote!(#private::constant("global")),
     };
     let key = match &handler.key {
         Key::Expression(expression) => read("key", expression, private),
-        Key::Template(template) => template.expand(&operation, Part::Key, signature, private),
+        Key::Template(template) => template.expand(&operation, signature, private),
     };
     let fingerprint = handler.fingerprint.expand(&operation, signature, private);
     let occurred_at = handler.occurred_at.as_ref().map(|expression| {

@@ -176,6 +176,18 @@ impl Fingerprint {
         }
     }
 
+    /// What is evaluated, beside the parameters that the patterns name.
+    pub(crate) fn expressions(&self) -> impl Iterator<Item = &Expr> {
+        let items = match self {
+            Self::None => [].iter(),
+            Self::Items(items) => items.iter(),
+        };
+        items.filter_map(|item| match item {
+            Item::Field { value, .. } => Some(value),
+            Item::Pattern(pattern) => pattern.value.as_ref(),
+        })
+    }
+
     /// Input: `cmd.amount, cmd { currency, note: _ }`.
     /// Output: a block that ends in `Material::new("op").field("amount", &cmd.amount).field("currency", currency).finish()`,
     /// preceded by one `let Approve { currency: currency, note: _ } = &cmd;` for each pattern.

@@ -1,6 +1,6 @@
 //! The `#[idempotent]` attribute and `#[derive(Scope)]` of `idem-runtime`, which re-exports both.
 //!
-//! Four stages: [`args`] and [`signature`] parse, [`check`] makes a model that can no longer be wrong, [`expand`] writes
+//! Four stages: `args` and `signature` parse, `check` makes a model that can no longer be wrong, `expand` writes
 //! the function. A mistake in any stage is reported together with all others, and a function is emitted all the same.
 
 mod args;
@@ -10,6 +10,8 @@ mod duration;
 mod errors;
 mod expand;
 mod fingerprint;
+#[cfg(test)]
+mod golden;
 mod recover;
 mod signature;
 mod slot;
@@ -23,7 +25,141 @@ use crate::args::Args;
 use crate::errors::Errors;
 use crate::signature::{Function, Signature};
 
-#[allow(missing_docs)]
+/// Runs the body of an async function once for each identity, however often the function is called.
+///
+/// ```
+/// use idem_runtime::{Outcome, PgStore, PgTx, Scope, idempotent};
+/// use serde::{Deserialize, Serialize};
+///
+/// /// Built by the authentication layer only.
+/// #[derive(Scope)]
+/// pub struct TenantId(String);
+/// pub struct Caller { tenant: TenantId }
+///
+/// pub struct Approve { operation_key: String, invoice: i64, amount: i64, note: String }
+///
+/// #[derive(Serialize, Deserialize)]
+/// pub struct Approved { invoice: i64 }
+///
+/// #[derive(Debug, thiserror::Error)]
+/// pub enum ApproveError {
+///     #[error(transparent)]
+///     Sql(#[from] sqlx::Error),
+///     #[error(transparent)]
+///     Idem(#[from] idem_runtime::Error),
+/// }
+///
+/// #[idempotent(
+///     operation = "invoice.approve",
+///     key = "{cmd.operation_key}",
+///     scope = "{caller.tenant}",
+///     fingerprint(cmd { operation_key: _, invoice, amount, note: _ }),
+/// )]
+/// async fn approve(tx: &mut PgTx, caller: &Caller, cmd: Approve) -> Result<Approved, ApproveError> {
+///     sqlx::query("UPDATE invoice SET state = 'approved' WHERE id = $1")
+///         .bind(cmd.invoice)
+///         .execute(&mut **tx)
+///         .await?;
+///     Ok(Approved { invoice: cmd.invoice })
+/// }
+///
+/// // The generated function takes the store where the body takes the transaction:
+/// async fn caller(store: &PgStore, caller: &Caller, cmd: Approve) -> Result<(), ApproveError> {
+///     match approve(store, caller, cmd).await? {
+///         Outcome::Applied(approved) => println!("approved {}", approved.invoice),
+///         Outcome::Replayed(approved) => println!("had been approved: {}", approved.invoice),
+///     }
+///     Ok(())
+/// }
+/// ```
+///
+/// The generated function keeps name, visibility, attributes, generics, `where` clause, `self` and all other
+/// parameters. Two things change:
+///
+/// - The first parameter after `self`, `tx: &mut T`, becomes `store: &dyn Store<Tx = T>`. It is a plain name, and its
+///   reference has no named lifetime.
+/// - The return type `Result<V, E>` becomes `Result<Outcome<V>, E>`. `V` is `Serialize` and `DeserializeOwned`, `E` is
+///   `From<idem_runtime::Error>`. Aliases work, with any arguments in any order; only one that is called `Result` must
+///   have `V` first.
+///
+/// A call claims the identity, runs the body in the transaction of the claim, stores the outcome and commits. Where the
+/// identity has been claimed before, it answers with the stored outcome, as `Outcome::Replayed`. **Every `Err` rolls
+/// back**, as do a panic and a dropped future, and the next call runs the body: a refusal that must be remembered is an
+/// `Ok` value. The future is `Send` if the body's is.
+///
+/// # Options
+///
+/// | option | form | default |
+/// |---|---|---|
+/// | `key` | `key = cmd.id` or `key = "{event.source}/{event.id}"` | required |
+/// | `scope` | `scope = caller.tenant`, a template, `constant("billing")` or `global` | required |
+/// | `fingerprint` | `fingerprint(cmd.amount, ..)`, a pattern, or `fingerprint(none)` | required |
+/// | `operation` | `operation = "invoice.approve"` | the function's name; required in `impl` blocks |
+/// | `retain` | `"30d"` (`s`, `min`, `h`, `d`, `w`) or `forever` | `forever` |
+/// | `remember` | as `retain`, and not shorter | as `retain` |
+/// | `occurred_at` | an expression: `Into<SystemTime>`, or an `Option` of it | none |
+/// | `older` | `refuse` or `run` | `refuse` |
+/// | `concurrent` | `wait` or `reject` | `wait` |
+/// | `crate` | the path of `idem_runtime` | `::idem_runtime` |
+///
+/// **`key`**: what makes two deliveries the same. A value is `Display`.
+///
+/// **`scope`**: whose key it is. Every value is of a type that implements `Scope`, which a raw `String` does not. The
+/// words `global` and `constant(..)` are for what belongs to nobody in particular; a parameter called `global` is hidden
+/// by the word.
+///
+/// **`fingerprint`**: the material fields. Another request under the same key is `Error::Mismatch`.
+///
+/// - `fingerprint(cmd.amount, cmd.currency)`: each `Serialize`, labelled by its last segment. The labels are part of the
+///   record: renaming a field makes old records incomparable.
+/// - `fingerprint(currency = cmd.currency.to_uppercase())`: an expression with a label of its own.
+/// - `fingerprint(cmd { amount, currency, note: _ })`: all fields of the struct of a parameter. A field that is neither
+///   listed nor waived by `_` is a compile error, so that one added next year is not forgotten. This is the form to
+///   prefer.
+/// - `fingerprint(Approve { amount, currency, note: _ } = body)`: the same, where the type cannot be read from a plain
+///   parameter (a pattern such as `Json(body)`, an `Arc`, a part of a parameter).
+/// - `fingerprint(cmd)`: the whole value. A field added later makes the redelivery of an old request a mismatch.
+/// - `fingerprint(none)`: nothing is compared; for events whose identity already is their content.
+///
+/// **`operation`**: the stable name of the effect, which is stored: with it, the function can be renamed. Two handlers
+/// with one operation are an error at start.
+///
+/// **`retain`** and **`remember`**: how long the outcome and the identity are kept. Between the two a redelivery is
+/// `Error::Expired`, never a second run.
+///
+/// **`occurred_at`**: the event's own time, the same on every redelivery; never the time of the attempt. With it, a
+/// message that is older than `remember` and has no record is `Error::BeyondHorizon`. Where it is `None` the record is
+/// kept for ever.
+///
+/// **`older`**: what happens to a message that is older than the records can prove. A finite `remember` needs
+/// `occurred_at` or `older = run`.
+///
+/// **`concurrent`**: whether a duplicate waits for the first run to end, or is `Error::InProgress` at once.
+///
+/// # Expressions and templates
+///
+/// A string is a template; everything else is an expression. Both only read the parameters, and are evaluated before the
+/// body and before the claim, in the order scope, key, fingerprint, occurred_at. So the body may change or consume its
+/// parameters: the identity is the one before it. An expression may use `?`, which returns from the function before
+/// anything is claimed. It cannot use `tx`, which does not exist yet.
+///
+/// The placeholders of a template are parameters and their fields (`{cmd.id}`, `{pair.0}`, `{self.tenant}`,
+/// `{event.r#type}`). Different values never make the same text: with several placeholders each value is percent-encoded
+/// for `%` and for the characters between them. With one, `"{cmd.id}"` is the same as `cmd.id`. An empty value is
+/// `Error::InvalidIdentity`.
+///
+/// # Where it stands
+///
+/// On free functions, methods (`&self`, `&mut self`, `self`, `self: Arc<Self>`), associated functions and native async
+/// functions in trait impls; the trait declares the generated signature. `#[async_trait]` rewrites a function before
+/// this attribute sees it: there, call a free function or an inherent method.
+///
+/// `#[tracing::instrument]` **above** it covers the body alone: a replay has no span, and claim and commit are outside of
+/// it. **Below** it covers the whole call and sees `store` in the place of `tx` among the fields: `skip_all` leaves it
+/// away, and `skip(tx)` names what is no longer there.
+///
+/// Without `operation`, a hidden constant beside the function makes sure that it is not in an `impl` block: there the
+/// compiler reports the name of that constant.
 #[proc_macro_attribute]
 pub fn idempotent(
     options: proc_macro::TokenStream,
@@ -32,7 +168,20 @@ pub fn idempotent(
     expand_idempotent(options.into(), function.into()).into()
 }
 
-#[allow(missing_docs)]
+/// Implements `Scope` for a newtype: its text is the `Display` of its one field.
+///
+/// Derive it for the type that your authentication builds, and for nothing that comes from a request as it was sent.
+///
+/// ```
+/// use idem_runtime::Scope;
+///
+/// #[derive(Scope)]
+/// pub struct TenantId(String);
+///
+/// assert_eq!(TenantId("acme".to_owned()).scope(), "acme");
+/// ```
+///
+/// `#[scope(crate = path)]` says where `idem_runtime` is, if it has been renamed.
 #[proc_macro_derive(Scope, attributes(scope))]
 pub fn derive_scope(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);

@@ -2,10 +2,9 @@
 //! may use, and the return type. The signature is kept whole, and exactly two places in it change.
 
 use proc_macro2::{Span, TokenStream};
-use quote::quote;
+use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
-use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
     Attribute, FnArg, GenericArgument, GenericParam, Ident, Lifetime, Pat, PatIdent, PathArguments,
@@ -13,6 +12,7 @@ use syn::{
 };
 
 use crate::errors::{Errors, did_you_mean};
+use crate::expand::at;
 
 /// The function as it was written; the body stays unread.
 #[derive(Clone)]
@@ -265,10 +265,8 @@ impl Output {
     /// Input: `Result<V, E>`. Output: `Result<Outcome<V>, E>`; for every other type `<R as HandlerResult>::Wrapped`.
     pub(crate) fn wrapped(&self, krate: &syn::Path) -> Type {
         let ty = &self.ty;
-        let projection = || {
-            let span = Span::call_site().located_at(ty.span());
-            Type::Verbatim(quote::quote_spanned!(span=> <#ty as #krate::__private::HandlerResult>::Wrapped))
-        };
+        let projection =
+            || Type::Verbatim(quote_spanned!(at(ty)=> <#ty as #krate::__private::HandlerResult>::Wrapped));
         if !self.is_result {
             return projection();
         }

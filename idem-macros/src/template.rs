@@ -6,10 +6,12 @@ use quote::quote;
 use syn::{Ident, Index, LitStr, Member};
 
 use crate::errors::Errors;
+use crate::expand::at;
 use crate::signature::Signature;
 
 /// A parsed template, with the literal that rustc can point at.
 pub(crate) struct Template {
+    part: Part,
     literal: LitStr,
     pieces: Vec<Piece>,
 }
@@ -29,7 +31,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Key => "key",
             Self::Scope => "scope",
@@ -40,7 +42,7 @@ impl Part {
 impl Template {
     pub(crate) fn new(literal: LitStr, part: Part) -> syn::Result<Self> {
         match parse(&literal.value(), part) {
-            Ok(pieces) => Ok(Self { literal, pieces }),
+            Ok(pieces) => Ok(Self { part, literal, pieces }),
             Err(message) => Err(syn::Error::new(literal.span(), message)),
         }
     }
@@ -53,7 +55,7 @@ impl Template {
     }
 
     /// Every root must be a parameter.
-    pub(crate) fn check(&self, signature: &Signature, part: Part, errors: &mut Errors) {
+    pub(crate) fn check(&self, signature: &Signature, errors: &mut Errors) {
         for path in self.placeholders() {
             let root = &path[0];
             if root == "self" {
@@ -66,11 +68,7 @@ impl Template {
             } else if signature.tx.as_ref().is_some_and(|tx| tx.ident == root.as_str()) {
                 errors.at(
                     self.literal.span(),
-                    format!(
-                        "`{{{}}}`: the {} is needed before there is a transaction",
-                        path.join("."),
-                        part.name()
-                    ),
+                    format!("`{root}` is opened later: the options see the other parameters"),
                 );
             } else if signature.parameter(root).is_none() {
                 errors.at(self.literal.span(), signature.no_parameter(root));
@@ -79,17 +77,16 @@ impl Template {
     }
 
     /// Input: `"{event.source}/{event.id}"`.
-    /// Output: `Template::new("op", "key", "/").part(&event.source).literal("/").part(&event.id).finish()`, where the
+    /// Output: `Template::new("op", "key", "/").key(&event.source).literal("/").key(&event.id).finish()`, where the
     /// third argument holds what is to be encoded in the values: nothing, if there is but one.
     pub(crate) fn expand(
         &self,
         operation: &str,
-        part: Part,
         signature: &Signature,
         private: &TokenStream,
     ) -> TokenStream {
         let escaped = self.escaped();
-        let name = part.name();
+        let name = self.part.name();
         let steps = self.pieces.iter().map(|piece| match piece {
             Piece::Literal(text) => quote!(.literal(#text)),
             Piece::Placeholder(path) => {
@@ -106,21 +103,21 @@ impl Template {
         if self.placeholders().count() < 2 {
             return String::new();
         }
-        let mut escaped: Vec<char> = Vec::new();
+        let mut escaped = String::new();
         for piece in &self.pieces {
             let Piece::Literal(text) = piece else { continue };
-            for c in text.chars().filter(|c| !escaped.contains(c)).collect::<Vec<_>>() {
-                if !escaped.contains(&c) {
+            for c in text.chars() {
+                if !escaped.contains(c) {
                     escaped.push(c);
                 }
             }
         }
-        escaped.into_iter().collect()
+        escaped
     }
 
-    /// The call site's hygiene, located at the literal: rustc then points at it and offers no replacement for it.
+    /// Where rustc points: at the literal, for which it then offers no replacement.
     fn span(&self) -> Span {
-        Span::call_site().located_at(self.literal.span())
+        at(&self.literal)
     }
 
     /// Input: `event.source`. Output: the same as an expression, whose root resolves as the parameter does.
@@ -135,7 +132,7 @@ impl Template {
 }
 
 /// `name` may be a raw identifier.
-pub(crate) fn ident(name: &str, span: Span) -> Ident {
+fn ident(name: &str, span: Span) -> Ident {
     match name.strip_prefix("r#") {
         Some(raw) => Ident::new_raw(raw, span),
         None => Ident::new(name, span),

@@ -14,6 +14,7 @@ pub struct StoreId(u64);
 
 impl StoreId {
     /// One that no other store of this process has.
+    #[cfg_attr(not(any(feature = "postgres", feature = "sqlite")), allow(dead_code))]
     pub(crate) fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

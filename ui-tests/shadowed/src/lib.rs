@@ -4,7 +4,7 @@
 #![allow(missing_docs, non_upper_case_globals, non_camel_case_types, dead_code, unused_macros)]
 
 pub mod handlers {
-    use idem_runtime::{Scope, Transaction, idempotent};
+    use idem_runtime::{idempotent, Scope, Transaction};
     use idem_ui_tests::{ApproveError, MyTx};
 
     // What generated code could mean by mistake.

@@ -1,8 +1,9 @@
 //! The handlers beside shadowed names do what all handlers do.
 
+use std::future::Future;
 use std::time::SystemTime;
 
-use idem_shadowed::handlers::{Request, Service, Tenant, locals, transaction_called_store};
+use idem_shadowed::handlers::{locals, transaction_called_store, Request, Service, Tenant};
 use idem_ui_tests::MemoryStore;
 
 fn is_send<F: Future + Send>(future: F) -> F {

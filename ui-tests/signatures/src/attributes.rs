@@ -4,7 +4,7 @@ use idem_runtime::idempotent;
 use idem_ui_tests::{Approve, ApproveError, Approved, Caller, MemoryStore, MyTx};
 
 /// Documented above.
-#[must_use]
+#[must_use = "an approval that failed must be told"]
 #[cfg_attr(all(), doc = "And conditionally.")]
 #[idempotent(key = cmd.operation_key, scope = caller.tenant, fingerprint(cmd.amount))]
 #[allow(clippy::unused_async)]
@@ -38,6 +38,14 @@ pub async fn instrumented_above(tx: &mut MyTx, id: u64) -> Result<u64, ApproveEr
 #[tracing::instrument(skip_all, err)]
 pub async fn instrumented_below(tx: &mut MyTx, id: u64) -> Result<u64, ApproveError> {
     tracing::info!("in the body");
+    tx.apply("done");
+    Ok(id)
+}
+
+/// Without `skip_all` the store is a field too.
+#[idempotent(key = id, scope = global, fingerprint(none))]
+#[tracing::instrument]
+pub async fn instrumented_with_fields(tx: &mut MyTx, id: u64) -> Result<u64, ApproveError> {
     tx.apply("done");
     Ok(id)
 }

@@ -57,10 +57,13 @@ pub async fn mutable_parameters(
     *counter += 1;
     for effect in ["first", "second"] {
         tx.apply(effect);
-        let again: &mut MyTx = tx;
-        tx = again;
+        tx = reborrowed(tx);
     }
     Ok(Approved { invoice: cmd.invoice })
+}
+
+fn reborrowed(tx: &mut MyTx) -> &mut MyTx {
+    tx
 }
 
 #[idempotent(key = cmd.operation_key, scope = caller.tenant, fingerprint(cmd { operation_key: _, invoice, amount, note: _ }))]

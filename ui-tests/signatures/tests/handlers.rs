@@ -96,6 +96,7 @@ async fn handlers_beside_attributes_and_in_macros_run_once() {
     once!(store, conditional(&store, 1));
     once!(store, instrumented_above(&store, 1));
     once!(store, instrumented_below(&store, 1));
+    once!(store, instrumented_with_fields(&store, 1));
     once!(store, in_macro(&store, &me, approve("a")));
     once!(store, in_macro_by_reference(&store, &me, &approve("a")));
     once!(store, first_of_two(&store, 1));
