@@ -1,4 +1,56 @@
-//! The business effect of a handler happens once, however often its message is delivered.
+//! The business effect of a handler happens once, however often its message is delivered, retried or replayed.
+//!
+//! An async function that is annotated with `#[idempotent]` becomes one that opens a transaction, takes the identity
+//! of the delivery in it (operation, scope and key, with a fingerprint of the request), runs its body in that
+//! transaction, and commits the outcome together with what the body changed. A duplicate gets the stored outcome.
+//!
+//! ```
+//! # #[cfg(all(feature = "macros", feature = "sqlite"))] mod example {
+//! use idem_runtime::{Outcome, Scope, SqliteStore, SqliteTx, idempotent};
+//!
+//! /// Built by the authentication layer only.
+//! #[derive(Scope)]
+//! struct Tenant(String);
+//!
+//! struct Approve { operation_key: String, invoice: i64, amount: i64, note: String }
+//!
+//! #[derive(Debug, thiserror::Error)]
+//! enum ApproveError {
+//!     #[error(transparent)]
+//!     Idem(#[from] idem_runtime::Error),
+//!     #[error(transparent)]
+//!     Sql(#[from] sqlx::Error),
+//! }
+//!
+//! #[idempotent(
+//!     operation = "invoice.approve",
+//!     key = "{cmd.operation_key}",
+//!     scope = "{tenant}",
+//!     fingerprint(cmd { operation_key: _, invoice, amount, note: _ }),
+//! )]
+//! async fn approve(tx: &mut SqliteTx, tenant: &Tenant, cmd: Approve) -> Result<i64, ApproveError> {
+//!     sqlx::query("INSERT INTO approval (invoice, amount) VALUES ($1, $2)")
+//!         .bind(cmd.invoice).bind(cmd.amount).execute(&mut **tx).await?;
+//!     Ok(cmd.invoice)
+//! }
+//!
+//! // The generated function takes the store where the body takes the transaction.
+//! async fn on_request(store: &SqliteStore, tenant: &Tenant, cmd: Approve) -> Result<(), ApproveError> {
+//!     match approve(store, tenant, cmd).await? {
+//!         Outcome::Applied(invoice) => println!("approved {invoice}"),
+//!         Outcome::Replayed(invoice) => println!("{invoice} had been approved"),
+//!     }
+//!     Ok(())
+//! }
+//! # }
+//! ```
+//!
+//! The vocabulary: an [`Identity`] is what makes two deliveries the same; its [`Scope`] exists only after
+//! authorization. A [`Claim`] asks a [`Store`] for it. A [`Record`] holds the [`Fingerprint`] of the first request and
+//! its outcome. The body works in a [`Transaction`]. What went wrong is an [`Error`], which says whether a retry with
+//! the same key may succeed ([`Error::is_retryable`]).
+//!
+//! Features: `macros` (default), `postgres` and `sqlite`; neither database brings the other.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -54,3 +106,8 @@ pub use tx::{Backend, Savepoint, Tx};
 pub mod __private {
     pub use crate::macro_support::*;
 }
+
+/// The README's code, compiled.
+#[cfg(all(doctest, feature = "macros", feature = "postgres", feature = "sqlite"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;
