@@ -72,7 +72,7 @@ handlers! {
 
 macro_rules! own_names {
     ($name:ident, $operation:literal) => {
-        #[idempotent(operation = $operation, key = "{id}", scope = global, fingerprint(id))]
+        #[idempotent(crate = $crate::runtime, operation = $operation, key = "{id}", scope = global, fingerprint(id))]
         pub async fn $name(tx: &mut MyTx, id: u64) -> Result<u64, ApproveError> {
             tx.apply($operation);
             Ok(id)

@@ -9,6 +9,8 @@ pub mod methods;
 pub mod options;
 pub mod results;
 
+pub use idem_runtime as runtime;
+
 /// Compiles for futures that are `Send`.
 pub fn is_send<F: Future + Send>(future: F) -> F {
     future

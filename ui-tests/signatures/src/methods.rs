@@ -80,3 +80,24 @@ impl<Id: std::fmt::Display> Cancels<Id> for Service {
         Ok(())
     }
 }
+
+/// A trait for `dyn`: its method calls the handler.
+#[async_trait::async_trait]
+pub trait DynApproves: Send + Sync {
+    async fn approve_dyn(
+        &self,
+        store: &dyn Store<Tx = MyTx>,
+        cmd: Approve,
+    ) -> Result<Outcome<Approved>, ApproveError>;
+}
+
+#[async_trait::async_trait]
+impl DynApproves for Service {
+    async fn approve_dyn(
+        &self,
+        store: &dyn Store<Tx = MyTx>,
+        cmd: Approve,
+    ) -> Result<Outcome<Approved>, ApproveError> {
+        self.by_ref(store, cmd).await
+    }
+}

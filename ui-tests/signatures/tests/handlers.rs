@@ -75,6 +75,8 @@ async fn methods_run_once() {
     once!(store, Arc::new(service()).by_arc(&store, approve("a")));
     once!(store, Service::associated(&store, &me, approve("a")));
     once!(store, service().approve(&store, &me, approve("a")));
+    let behind_dyn: Box<dyn DynApproves> = Box::new(service());
+    once!(store, behind_dyn.approve_dyn(&store, approve("dyn")));
     once!(store, <Service as Cancels<u8>>::cancel(&store, &me, 1));
 }
 
