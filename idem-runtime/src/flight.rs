@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::time::Instant;
@@ -161,12 +161,10 @@ impl Drop for Ticket {
     }
 }
 
-/// How long a duplicate that does not want to wait still waits in the database, where the first run may be
-/// another process's: long enough for locks that are held for a moment only.
-pub(crate) const REJECT_WAIT: Duration = Duration::from_millis(20);
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::Verified;
 

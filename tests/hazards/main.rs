@@ -2,6 +2,7 @@
 //! sees it as `super::db`. `C1` and so on in the comments are the numbered hazards of the contract.
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
+#![allow(clippy::duplicate_mod, reason = "each file of hazards is compiled once for each database")]
 
 mod handler;
 

@@ -36,8 +36,19 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     // A filter is for tests: whoever gives one does not wait for the doctests.
     if arguments.is_empty() {
         cargo_with(&url, &["test", "--doc"], &[])?;
+        with_features_of_serde_json()?;
     }
     Ok(())
+}
+
+/// A package of its own, since its features would otherwise be those of all tests.
+fn with_features_of_serde_json() -> Result {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/json-features/Cargo.toml");
+    let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../target");
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| target.into());
+    let mut command = Command::new(cargo());
+    command.args(["test", "--locked", "--manifest-path", manifest, "--target-dir"]).arg(target);
+    succeed(command, "test --manifest-path tests/json-features/Cargo.toml")
 }
 
 fn cargo() -> String {
@@ -45,10 +56,15 @@ fn cargo() -> String {
 }
 
 fn cargo_with(url: &str, command: &[&str], arguments: &[&str]) -> Result {
-    let status =
-        Command::new(cargo()).args(command).args(SCOPE).args(arguments).env("DATABASE_URL", url).status()?;
+    let mut cargo = Command::new(cargo());
+    cargo.args(command).args(SCOPE).args(arguments).env("DATABASE_URL", url);
+    succeed(cargo, &command.join(" "))
+}
+
+fn succeed(mut command: Command, name: &str) -> Result {
+    let status = command.status()?;
     if status.success() {
         return Ok(());
     }
-    Err(format!("`cargo {}` failed ({status})", command.join(" ")).into())
+    Err(format!("`cargo {name}` failed ({status})").into())
 }

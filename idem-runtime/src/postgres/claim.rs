@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::connection::{PgHandle, code};
 use super::record::{self, Stored};
 use super::{PgStore, PgTx, store_error};
-use crate::flight::{REJECT_WAIT, Seat, Seen};
+use crate::flight::{Seat, Seen};
 use crate::options::Boarding;
 use crate::time::{duration_micros, from_micros, to_micros};
 use crate::tx::Open;
@@ -21,6 +21,10 @@ use crate::{Claim, Claimed, Concurrent, Error, Identity, Judgement};
 
 /// How much later than the server's own timeout the client gives up: only where the server does not answer.
 const UNANSWERED: Duration = Duration::from_secs(1);
+
+/// How long a duplicate that does not want to wait still waits in the database, where the first run may be
+/// another process's: long enough for locks that are held for a moment only.
+const REJECT_WAIT: Duration = Duration::from_millis(20);
 
 /// What the body gets back of the session's own, wherever the claim succeeds, and the clock at that moment.
 macro_rules! returning {
