@@ -84,7 +84,8 @@ impl Delivery {
 
 fn event(line: &[u8]) -> Result<(String, InvoicePaid), String> {
     let line = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
-    let Envelope { specversion, id, source, r#type, datacontenttype, traceparent: trace, data } = object(line)?;
+    let Envelope { specversion, id, source, r#type, datacontenttype, traceparent: trace, data } =
+        object(line)?;
     if specversion != "1.0" {
         return Err(format!("specversion {specversion:?} is not \"1.0\""));
     }
@@ -109,7 +110,12 @@ fn event(line: &[u8]) -> Result<(String, InvoicePaid), String> {
 /// Reads an object. The derived readers would take an array of the values too.
 fn object<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, String> {
     if json.trim_ascii_start().starts_with('{') {
-        serde_json::from_str(json).map_err(|error| error.to_string())
+        serde_json::from_str(json).map_err(|error| {
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            let reason = error.to_string().replace(&place, "");
+            // The line is known, and a column helps only where the JSON itself is broken.
+            if error.is_data() { reason } else { format!("{reason} at column {}", error.column()) }
+        })
     } else {
         Err("not a JSON object".to_owned())
     }
@@ -197,7 +203,9 @@ mod tests {
             assert_ne!(line, VALID, "{from}");
             assert!(reason(&line).starts_with("invalid: "), "{line}");
         }
-        for line in ["", " ", "null", "[]", r#"["1.0","e1","/billing/eu","invoice.paid",null,null,{}]"#, "\u{feff}{}"] {
+        for line in
+            ["", " ", "null", "[]", r#"["1.0","e1","/billing/eu","invoice.paid",null,null,{}]"#, "\u{feff}{}"]
+        {
             assert_eq!(reason(line), "invalid: not a JSON object");
         }
         assert!(matches!(Delivery::parse(b"{\"id\":\"\xff\"}"), Err(Refused::Invalid(_))));

@@ -4,6 +4,11 @@
 //! an event at all) and `stream.rs` (several workers, and yet the first of two contradicting deliveries wins). The
 //! rest is the command around it.
 
+#![cfg_attr(
+    feature = "postgres",
+    expect(clippy::duplicate_mod, reason = "two files are compiled once for each database, on purpose")
+)]
+
 mod args;
 mod booking;
 mod database;

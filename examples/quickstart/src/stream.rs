@@ -212,7 +212,8 @@ async fn handle(database: &Database, delivery: &Delivery) -> anyhow::Result<Verd
                 tokio::time::sleep(backoff(tries)).await;
                 tries += 1;
             }
-            Err(error) => return Err(anyhow::Error::new(error).context(format!("tried {tries} times"))),
+            Err(error) if tries > 1 => Err(error).with_context(|| format!("tried {tries} times"))?,
+            Err(error) => Err(error)?,
         }
     }
 }
