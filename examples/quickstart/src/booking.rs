@@ -16,7 +16,7 @@ pub(crate) enum BookingError {
     #[error(transparent)]
     Idem(#[from] idem_runtime::Error),
     /// A statement of the handler failed, and the whole run was rolled back.
-    #[error("a statement of the handler failed: {0}")]
+    #[error("a statement of the handler failed")]
     Sql(#[from] sqlx::Error),
 }
 

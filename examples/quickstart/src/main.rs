@@ -58,10 +58,19 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("quickstart: {error:#}");
+            eprintln!("quickstart: {}", explain(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes, each once: many an error's text already holds that of its cause.
+fn explain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        known if known.contains(&cause) => text,
+        _ => format!("{text}: {cause}"),
+    })
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use idem_runtime::Error;
@@ -36,8 +36,8 @@ const READ_AHEAD: usize = 300;
 /// A longer line is no event.
 const MAX_LINE: usize = 1 << 20;
 
-/// How often a delivery is tried while the database is away: about 17 seconds.
-const TRIES: u32 = 10;
+/// How long a delivery is tried again while the database is away. A program that runs for ever would go on trying.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What became of a delivery.
 #[derive(Debug)]
@@ -197,8 +197,8 @@ async fn work(database: Database, mut jobs: mpsc::UnboundedReceiver<Job>) {
 
 /// Calls the handler until the answer is one that stays.
 async fn handle(database: &Database, delivery: &Delivery) -> anyhow::Result<Verdict> {
-    let mut tries = 1;
-    loop {
+    let started = Instant::now();
+    for wait in waits() {
         match database.invoice_paid(delivery).await {
             Ok(outcome) if outcome.is_replay() => return Ok(Verdict::Replayed),
             Ok(_) => return Ok(Verdict::Applied),
@@ -208,19 +208,18 @@ async fn handle(database: &Database, delivery: &Delivery) -> anyhow::Result<Verd
                 return Ok(Verdict::Refused(Refused::Invalid(error.to_string())));
             }
             // The same key again is always safe: if this try did commit, the next one is a replay.
-            Err(error) if error.is_retryable() && tries < TRIES => {
-                tokio::time::sleep(backoff(tries)).await;
-                tries += 1;
+            Err(error) if error.is_retryable() && started.elapsed() + wait < PATIENCE => {
+                tokio::time::sleep(wait).await;
             }
-            Err(error) if tries > 1 => Err(error).with_context(|| format!("tried {tries} times"))?,
-            Err(error) => Err(error)?,
+            Err(error) => return Err(error.into()),
         }
     }
+    unreachable!("there is always another wait")
 }
 
-/// 50 ms, doubled after each try, at most 5 s.
-fn backoff(tries: u32) -> Duration {
-    Duration::from_millis(50 << tries.saturating_sub(1).min(16)).min(Duration::from_secs(5))
+/// 50 ms, doubled after each try up to 3.2 s.
+fn waits() -> impl Iterator<Item = Duration> {
+    (0..).map(|tries: u32| Duration::from_millis(50 << tries.min(6)))
 }
 
 /// A line without its end.
@@ -296,11 +295,8 @@ mod tests {
 
     #[test]
     fn waits_grow_up_to_a_bound() {
-        let waits = Vec::from_iter((1..TRIES).map(backoff));
+        let waits = Vec::from_iter(waits().take(100));
         assert!(waits.is_sorted());
-        assert_eq!(waits[0], Duration::from_millis(50));
-        assert_eq!(backoff(u32::MAX), Duration::from_millis(3_276_800).min(Duration::from_secs(5)));
-        let total = waits.iter().sum::<Duration>();
-        assert!((10..20).contains(&total.as_secs()), "{total:?}");
+        assert_eq!((waits[0], waits[99]), (Duration::from_millis(50), Duration::from_millis(3200)));
     }
 }

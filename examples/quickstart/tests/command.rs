@@ -3,8 +3,14 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use idem_testkit::wait;
 use serde_json::Value;
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 
 const GOOD: &str = r#"{"specversion":"1.0","id":"1","source":"/billing/eu","type":"invoice.paid","data":{"invoice":"I","amount_minor":9007199254740993,"currency":"EUR","destination":"D"}}"#;
 
@@ -111,6 +117,83 @@ fn a_line_that_is_no_event_is_reported_with_its_number_and_the_stream_goes_on() 
         assert!(said.starts_with(start), "{said}");
     }
     assert_eq!(said.len(), 5);
+}
+
+#[test]
+fn of_contradicting_deliveries_the_first_line_wins_however_many_workers_there_are() {
+    let folder = folder();
+    let delivery = |id: u32, amount: u32| {
+        let line = GOOD.replace(r#""id":"1""#, &format!(r#""id":"{id}""#));
+        line.replace("9007199254740993", &amount.to_string()) + "\n"
+    };
+    // Side by side, so that workers which took any line would race.
+    let stream =
+        String::from_iter((0..300).flat_map(|id| [delivery(id, 1), delivery(id, 1000), delivery(id, 1)]));
+    let output = quickstart(folder.path(), &["-", "--json", "--workers", "16"], stream.as_bytes());
+    let figures: Value = serde_json::from_slice(&output.stdout).expect("figures");
+    for name in ["applied", "mismatched", "replayed", "ledger_rows"] {
+        assert_eq!(figures[name], 300, "{name}");
+    }
+    assert_eq!(figures["balances"]["/billing/eu EUR"], 300);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_reads_at_most_300_lines_ahead() {
+    const LINES: usize = 2000;
+    const LENGTH: usize = 1000;
+    // What a pipe and a reader's buffer hold.
+    const BUFFERED: usize = 100 * 1024;
+
+    let folder = folder();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_quickstart"))
+        .args(["-", "--json", "--database", "a.sqlite3"])
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    writeln!(input, "{GOOD}").expect("written");
+
+    // It has started when its first line is booked. Then nobody else can write.
+    let options = SqliteConnectOptions::new().filename(folder.path().join("a.sqlite3"));
+    wait::eventually("a line is booked", Duration::from_secs(60), async || {
+        let Ok(mut reader) = options.clone().read_only(true).connect().await else { return false };
+        let rows: sqlx::Result<i64> =
+            sqlx::query_scalar("SELECT count(*) FROM ledger").fetch_one(&mut reader).await;
+        rows.is_ok_and(|rows| rows == 1)
+    })
+    .await;
+    let mut other = options.connect().await.expect("opened");
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut other).await.expect("the lock");
+
+    let taken = Arc::new(AtomicUsize::new(0));
+    let writer = std::thread::spawn({
+        let taken = Arc::clone(&taken);
+        move || {
+            let next = GOOD.replace(r#""id":"1""#, r#""id":"2""#);
+            for line in 0..LINES {
+                let text = if line == 0 { &next } else { "no event" };
+                writeln!(input, "{text:<LENGTH$}").expect("it reads on");
+                taken.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    });
+
+    // The first of these lines waits for the database, so reading comes to an end.
+    let started =
+        wait::until(Duration::from_secs(60), || (taken.load(Ordering::SeqCst) >= 300).then_some(()));
+    started.expect("it reads ahead");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let ahead = taken.load(Ordering::SeqCst);
+    assert!(ahead <= 300 + BUFFERED / LENGTH, "{ahead} lines were taken");
+
+    sqlx::raw_sql("ROLLBACK").execute(&mut other).await.expect("free again");
+    writer.join().expect("all is taken");
+    let output = child.wait_with_output().expect("it ends");
+    let figures: Value = serde_json::from_slice(&output.stdout).expect("figures");
+    assert_eq!((&figures["deliveries"], &figures["applied"]), (&(1 + LINES).into(), &2.into()));
 }
 
 #[test]
