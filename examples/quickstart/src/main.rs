@@ -76,9 +76,9 @@ fn explain(error: &anyhow::Error) -> String {
 async fn run(args: Args) -> anyhow::Result<()> {
     let stream = Stream::open(args.file.as_deref()).await?;
     let database = Database::open(args.database.as_ref()).await?;
-    let mut progress = Progress::of(stream.bytes());
+    let progress = Progress::of(stream.bytes());
     let tally = stream
-        .book(&database, args.workers, &mut progress)
+        .book(&database, args.workers, &progress)
         .await
         .context("stopped; what was booked is kept, and running it again on the same database goes on")?;
     progress.finish();
