@@ -14,7 +14,7 @@ use crate::{Error, Scope};
 /// use idem_runtime::{Identity, Verified};
 ///
 /// let identity = Identity::new("invoice.approve", &Verified::vouch("acme"), "key-1")?;
-/// assert_eq!(identity.to_string(), "invoice.approve/acme/key-1");
+/// assert_eq!(identity.to_string(), r#"invoice.approve "acme" "key-1""#);
 /// assert!(Identity::new("invoice.approve", &Verified::vouch("acme"), "").is_err());
 /// # Ok::<(), idem_runtime::Error>(())
 /// ```
@@ -64,9 +64,10 @@ impl Identity {
     }
 }
 
+/// Scope and key are quoted and escaped: they may hold anything, also a line break that would forge a log entry.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.0.operation, self.0.scope, self.0.key)
+        write!(f, "{} {:?} {:?}", self.0.operation, self.0.scope, self.0.key)
     }
 }
 

@@ -131,6 +131,13 @@ impl<DB: Backend> Tx<DB> {
         Ok(Savepoint { tx: self, depth, state: State::Open })
     }
 
+    /// Whether the same statement, or the whole run, may succeed later without a change: for the SQL errors that a
+    /// body lets out (a deadlock, a connection that broke, a full disk), as
+    /// [`Error::is_retryable`](crate::Error::is_retryable) is for the store's.
+    pub fn is_retryable(error: &sqlx::Error) -> bool {
+        DB::is_retryable(error)
+    }
+
     fn ended(&self) -> Error {
         Error::TransactionEnded { identity: self.identity().clone(), source: None }
     }

@@ -1,7 +1,7 @@
 //! The start-up check: what would make every claim fail, or would let an effect happen twice, is found before the
 //! first claim, and the error says what to run.
 
-use sqlx::{PgPool, Row};
+use sqlx::{PgConnection, Row};
 
 use super::migrate::VERSION;
 use super::store_error;
@@ -11,15 +11,15 @@ use crate::{Error, SchemaProblem};
 /// `xid8` and `pg_current_xact_id` came with it.
 const OLDEST_SERVER: i32 = 130_000;
 
-pub(super) async fn check(pool: &PgPool) -> Result<(), Error> {
+pub(super) async fn check(conn: &mut PgConnection) -> Result<(), Error> {
     check_operations()?;
-    match problem(pool).await.map_err(|e| store_error(None, e))? {
+    match problem(conn).await.map_err(|e| store_error(None, e))? {
         None => Ok(()),
         Some(problem) => Err(Error::Schema { problem }),
     }
 }
 
-async fn problem(pool: &PgPool) -> Result<Option<SchemaProblem>, sqlx::Error> {
+async fn problem(conn: &mut PgConnection) -> Result<Option<SchemaProblem>, sqlx::Error> {
     // By the catalogue alone, which every role may read.
     let row = sqlx::query(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_user::text,
@@ -29,7 +29,7 @@ async fn problem(pool: &PgPool) -> Result<Option<SchemaProblem>, sqlx::Error> {
                          WHERE n.nspname = 'idem' AND c.relname = 'migration'),
                 coalesce((SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = 'idem'), false)",
     )
-    .fetch_one(pool)
+    .fetch_one(&mut *conn)
     .await?;
     if row.try_get::<i32, _>(0)? < OLDEST_SERVER {
         return Ok(Some(SchemaProblem::Unsupported {
@@ -54,7 +54,7 @@ async fn problem(pool: &PgPool) -> Result<Option<SchemaProblem>, sqlx::Error> {
                           WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]))
                         = ARRAY['key', 'operation', 'scope'])",
     )
-    .fetch_one(pool)
+    .fetch_one(&mut *conn)
     .await?;
     if !row.try_get::<bool, _>(0)? {
         return Ok(Some(no_rights(role, "read idem.migration", "SELECT ON idem.migration")));
@@ -65,7 +65,7 @@ async fn problem(pool: &PgPool) -> Result<Option<SchemaProblem>, sqlx::Error> {
     }
     let versions =
         sqlx::query("SELECT coalesce(max(version), 0), coalesce(max(min_compatible), 0) FROM idem.migration")
-            .fetch_one(pool)
+            .fetch_one(&mut *conn)
             .await?;
     let (found, min_compatible): (i32, i32) = (versions.try_get(0)?, versions.try_get(1)?);
     Ok(if min_compatible > VERSION {

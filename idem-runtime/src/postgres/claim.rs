@@ -86,7 +86,7 @@ impl PgStore {
     pub(super) async fn take(self, claim: Claim, deadline: Instant) -> Result<Claimed<PgTx>, Error> {
         let started = Instant::now();
         let identity = &claim.identity;
-        match tokio::time::timeout_at(deadline, self.checked()).await {
+        match tokio::time::timeout_at(deadline + UNANSWERED, self.checked(identity, deadline)).await {
             Ok(checked) => checked?,
             Err(_) => return Err(Error::Busy { identity: identity.clone(), waited: started.elapsed() }),
         }

@@ -1,7 +1,8 @@
 //! The tables, and how they come about. Versions are applied in order, in one transaction under a lock of that
 //! transaction, so that any number of processes may do it at once.
 
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
 
 use super::store_error;
 use crate::Error;
@@ -39,16 +40,30 @@ CREATE INDEX ON idem.inbox (outcome_until) WHERE outcome_until IS NOT NULL;
 /// The version that this library writes.
 pub(super) const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
+const FOUND: &str = "SELECT coalesce(max(version), 0) FROM idem.migration";
+
 /// `idem` in ASCII: the advisory lock of the transaction that migrates.
 const LOCK: i64 = 0x6964_656d;
 
-pub(super) async fn migrate(pool: &PgPool) -> Result<(), Error> {
-    // A connection of its own: dropped in the middle, it is closed.
-    let mut conn = pool.acquire().await.map_err(|e| store_error(None, e))?.detach();
+pub(super) async fn migrate(mut conn: PoolConnection<Postgres>) -> Result<(), Error> {
+    // A process that starts does not wait for another's migration where there is nothing to do.
+    if !is_needed(&mut conn).await.map_err(|e| store_error(None, e))? {
+        return Ok(());
+    }
+    // Dropped in the middle, it is closed.
+    let mut conn = conn.detach();
     let migrated = apply(&mut conn).await.map_err(|e| store_error(None, e));
     let closed = conn.close().await;
     migrated?;
     closed.map_err(|e| store_error(None, e))
+}
+
+async fn is_needed(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    if !sqlx::query_scalar("SELECT to_regclass('idem.migration') IS NOT NULL").fetch_one(&mut *conn).await? {
+        return Ok(true);
+    }
+    let found: i32 = sqlx::query_scalar(FOUND).fetch_one(conn).await?;
+    Ok(found < VERSION)
 }
 
 async fn apply(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -71,9 +86,7 @@ async fn apply(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         .execute(&mut *tx)
         .await?;
     }
-    let found: i32 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM idem.migration")
-        .fetch_one(&mut *tx)
-        .await?;
+    let found: i32 = sqlx::query_scalar(FOUND).fetch_one(&mut *tx).await?;
     for migration in MIGRATIONS.iter().filter(|m| m.version > found) {
         sqlx::raw_sql(migration.sql).execute(&mut *tx).await?;
         sqlx::query("INSERT INTO idem.migration (version, min_compatible) VALUES ($1, $2)")

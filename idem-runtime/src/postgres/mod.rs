@@ -12,6 +12,7 @@ mod record;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
 use tokio::time::Instant;
@@ -28,6 +29,9 @@ pub type PgTx = Tx<Postgres>;
 
 /// How long opening a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a failed call looks for the reason why there was no connection.
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a claim that nobody waits for any more may keep its connection.
 const CANCELLED_CLAIM_GRACE: Duration = Duration::from_millis(500);
@@ -126,14 +130,46 @@ impl PgStore {
     async fn acquire(&self, identity: &Identity, deadline: Instant) -> Result<PgHandle, Error> {
         let started = Instant::now();
         match tokio::time::timeout_at(deadline, self.pool.acquire()).await {
-            Ok(conn) => conn.map(PgHandle::new).map_err(|e| store_error(Some(identity), e)),
-            Err(_) => Err(Error::Busy { identity: identity.clone(), waited: started.elapsed() }),
+            Ok(Ok(conn)) => Ok(PgHandle::new(conn)),
+            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) => match self.why_none().await {
+                Some(error) => Err(store_error(Some(identity), error)),
+                None => Err(Error::Busy { identity: identity.clone(), waited: started.elapsed() }),
+            },
+            Ok(Err(error)) => Err(store_error(Some(identity), error)),
+        }
+    }
+
+    /// Why the pool gave no connection. It tries again and again while the server refuses, and then only says that it
+    /// timed out, which is also what it says where all its connections are in use.
+    async fn why_none(&self) -> Option<sqlx::Error> {
+        let options = self.pool.connect_options();
+        match tokio::time::timeout(DIAGNOSIS_TIMEOUT, PgConnection::connect_with(&options)).await {
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(error),
+            Err(_) => Some(sqlx::Error::PoolTimedOut),
+        }
+    }
+
+    /// A connection for what is not a claim, by the pool's own time-out.
+    async fn connection(&self) -> Result<PoolConnection<Postgres>, Error> {
+        match self.pool.acquire().await {
+            Ok(conn) => Ok(conn),
+            Err(error @ sqlx::Error::PoolTimedOut) => {
+                Err(store_error(None, self.why_none().await.unwrap_or(error)))
+            }
+            Err(error) => Err(store_error(None, error)),
         }
     }
 
     /// Runs the start-up check unless it has passed.
-    async fn checked(&self) -> Result<(), Error> {
-        self.core.checked.get_or_try_init(|| check::check(&self.pool)).await.map(drop)
+    async fn checked(&self, identity: &Identity, deadline: Instant) -> Result<(), Error> {
+        let check = async || {
+            let mut handle = self.acquire(identity, deadline).await?;
+            check::check(&mut handle).await?;
+            handle.give_back();
+            Ok(())
+        };
+        self.core.checked.get_or_try_init(check).await.map(drop)
     }
 
     /// Creates or upgrades the tables in the schema `idem`. Safe to run from several processes at once, and where
@@ -142,8 +178,8 @@ impl PgStore {
     /// # Errors
     /// [`Error::Store`], for example where the role may not create them; [`Error::Schema`].
     pub async fn migrate(&self) -> Result<(), Error> {
-        let pool = self.pool.clone();
-        Shield::to_the_end(async move { migrate::migrate(&pool).await }).await
+        let store = self.clone();
+        Shield::to_the_end(async move { migrate::migrate(store.connection().await?).await }).await
     }
 
     /// Checks that the database and the program are as this version needs them. It also runs by itself before the
@@ -152,7 +188,7 @@ impl PgStore {
     /// # Errors
     /// [`Error::Schema`], which says what to run; [`Error::DuplicateOperation`]; [`Error::Store`].
     pub async fn check(&self) -> Result<(), Error> {
-        check::check(&self.pool).await
+        check::check(&mut *self.connection().await?).await
     }
 }
 
@@ -178,7 +214,7 @@ impl Store for PgStore {
     }
 
     async fn find(&self, identity: &Identity) -> Result<Option<Record>, Error> {
-        let mut conn = self.pool.acquire().await.map_err(|e| store_error(Some(identity), e))?;
+        let mut conn = self.connection().await?;
         let stored = record::read(&mut conn, identity).await.map_err(|e| store_error(Some(identity), e))?;
         Ok(stored.map(|stored| stored.record))
     }

@@ -1,6 +1,7 @@
 //! The tables, and how they come about. Versions are applied in order, in one transaction of the only writer, so that
 //! any number of processes may do it at once.
 
+use sqlx::SqlitePool;
 use tokio::time::Instant;
 
 use super::connection::{SqliteHandle, Writer};
@@ -42,7 +43,13 @@ CREATE INDEX idem_inbox_outcome_until ON idem_inbox (outcome_until) WHERE outcom
 /// The version that this library writes.
 pub(super) const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
-pub(super) async fn migrate(writer: &Writer, deadline: Instant) -> Result<(), Error> {
+const FOUND: &str = "SELECT coalesce(max(version), 0) FROM idem_migration";
+
+pub(super) async fn migrate(writer: &Writer, readers: &SqlitePool, deadline: Instant) -> Result<(), Error> {
+    // A process that starts does not wait for the bodies of others where there is nothing to do.
+    if !is_needed(readers).await.map_err(|e| store_error(None, e))? {
+        return Ok(());
+    }
     let acquired = tokio::time::timeout_at(deadline, writer.acquire()).await.map_err(|_| {
         Error::store(None, true, "the writer was busy with a body; run the migration before the handlers")
     })?;
@@ -60,6 +67,15 @@ pub(super) async fn migrate(writer: &Writer, deadline: Instant) -> Result<(), Er
     handle.commit().await.map_err(|e| store_error(None, e))
 }
 
+async fn is_needed(readers: &SqlitePool) -> Result<bool, sqlx::Error> {
+    let tables = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'idem_migration'";
+    if sqlx::query_scalar::<_, i32>(tables).fetch_one(readers).await? == 0 {
+        return Ok(true);
+    }
+    let found: i32 = sqlx::query_scalar(FOUND).fetch_one(readers).await?;
+    Ok(found < VERSION)
+}
+
 async fn apply(handle: &mut SqliteHandle) -> Result<(), sqlx::Error> {
     sqlx::query(
         "CREATE TABLE IF NOT EXISTS idem_migration (
@@ -69,9 +85,7 @@ async fn apply(handle: &mut SqliteHandle) -> Result<(), sqlx::Error> {
     )
     .execute(&mut **handle)
     .await?;
-    let found: i32 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM idem_migration")
-        .fetch_one(&mut **handle)
-        .await?;
+    let found: i32 = sqlx::query_scalar(FOUND).fetch_one(&mut **handle).await?;
     for migration in MIGRATIONS.iter().filter(|m| m.version > found) {
         sqlx::raw_sql(migration.sql).execute(&mut **handle).await?;
         sqlx::query("INSERT INTO idem_migration (version, min_compatible) VALUES (?1, ?2)")

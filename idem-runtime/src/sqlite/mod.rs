@@ -36,7 +36,8 @@ const OPEN_WAIT: Duration = Duration::from_secs(10);
 /// Records in tables `idem_..` of a SQLite file, beside the state that the handlers change. A cheap clone.
 ///
 /// The file is used in WAL mode with `synchronous = FULL` and `foreign_keys = ON`. Bodies of all keys run one after
-/// another. Several processes may use one file.
+/// another. Several processes may use one file. Beside it stand `-wal` and `-shm`, which belong to it: back it up with
+/// `VACUUM INTO`, or copy all three.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -101,8 +102,9 @@ impl SqliteStore {
     /// # Errors
     /// [`Error::Store`], [`Error::Schema`] where the file is read-only.
     pub async fn migrate(&self) -> Result<(), Error> {
-        let (writer, deadline) = (Arc::clone(&self.writer), self.core.deadline());
-        Shield::to_the_end(async move { migrate::migrate(&writer, deadline).await }).await
+        let (store, deadline) = (self.clone(), self.core.deadline());
+        Shield::to_the_end(async move { migrate::migrate(&store.writer, &store.readers, deadline).await })
+            .await
     }
 
     /// Checks that the database and the program are as this version needs them. It also runs by itself before the

@@ -316,7 +316,14 @@ async fn no_connection_is_a_typed_error_that_can_be_retried() {
     let lazy = PgStore::new(pool("postgres://nobody@127.0.0.1:1/none", 1))
         .with_claim_wait(Duration::from_millis(300));
     let error = run(&lazy, claim("k"), async |_| Ok(())).await.expect_err("refused").idem();
-    assert!(error.is_retryable(), "{error:?}");
+    assert!(error.is_retryable() && error.to_string().contains("refused"), "{error:?}");
+    // One whose connections are all in use is busy.
+    let db = Db::fresh().await;
+    let store = db.store_of(1).with_claim_wait(Duration::from_millis(300));
+    store.check().await.expect("ready");
+    let _in_use = store.pool().acquire().await.expect("the only one");
+    let error = run(&store, claim("k"), async |_| Ok(())).await.expect_err("in use").idem();
+    assert!(matches!(error, Error::Busy { .. }), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
