@@ -9,6 +9,8 @@ use std::fmt;
 
 use serde::ser::{self, Serialize};
 
+use super::key_text::KeyText;
+
 /// The names under which serde_json passes numbers and raw text through other serializers.
 const JSON_NUMBER: &str = "$serde_json::private::Number";
 const JSON_RAW: &str = "$serde_json::private::RawValue";
@@ -33,7 +35,7 @@ fn encode<T: Serialize + ?Sized>(value: &T, reading: Reading) -> Result<Vec<u8>,
 /// Why a value has no canonical form.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Reason(String);
+pub(crate) struct Reason(pub(super) String);
 
 impl ser::Error for Reason {
     fn custom<T: fmt::Display>(message: T) -> Self {
@@ -181,6 +183,15 @@ impl Group<'_> {
     }
 }
 
+/// Integers have one form, whatever their width.
+macro_rules! integers {
+    ($($name:ident($kind:ty)),*) => {$(
+        fn $name(self, v: $kind) -> Result<(), Reason> {
+            self.serialize_i128(v.into())
+        }
+    )*};
+}
+
 impl<'a> ser::Serializer for &'a mut Encoder {
     type Ok = ();
     type Error = Reason;
@@ -196,33 +207,19 @@ impl<'a> ser::Serializer for &'a mut Encoder {
         self.out.push(if v { b't' } else { b'f' });
         Ok(())
     }
-    fn serialize_i8(self, v: i8) -> Result<(), Reason> {
-        self.serialize_i128(v.into())
-    }
-    fn serialize_i16(self, v: i16) -> Result<(), Reason> {
-        self.serialize_i128(v.into())
-    }
-    fn serialize_i32(self, v: i32) -> Result<(), Reason> {
-        self.serialize_i128(v.into())
-    }
-    fn serialize_i64(self, v: i64) -> Result<(), Reason> {
-        self.serialize_i128(v.into())
-    }
+    integers!(
+        serialize_i8(i8),
+        serialize_i16(i16),
+        serialize_i32(i32),
+        serialize_i64(i64),
+        serialize_u8(u8),
+        serialize_u16(u16),
+        serialize_u32(u32),
+        serialize_u64(u64)
+    );
     fn serialize_i128(self, v: i128) -> Result<(), Reason> {
         self.integer(v);
         Ok(())
-    }
-    fn serialize_u8(self, v: u8) -> Result<(), Reason> {
-        self.serialize_i128(v.into())
-    }
-    fn serialize_u16(self, v: u16) -> Result<(), Reason> {
-        self.serialize_i128(v.into())
-    }
-    fn serialize_u32(self, v: u32) -> Result<(), Reason> {
-        self.serialize_i128(v.into())
-    }
-    fn serialize_u64(self, v: u64) -> Result<(), Reason> {
-        self.serialize_i128(v.into())
     }
     fn serialize_u128(self, v: u128) -> Result<(), Reason> {
         self.unsigned(v);
@@ -332,41 +329,27 @@ impl<'a> ser::Serializer for &'a mut Encoder {
     }
 }
 
-impl ser::SerializeSeq for Group<'_> {
-    type Ok = ();
-    type Error = Reason;
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Reason> {
-        self.item(value)
-    }
-    fn end(self) -> Result<(), Reason> {
-        self.close(false);
-        Ok(())
-    }
+/// The three kinds of sequences are one.
+macro_rules! sequences {
+    ($($kind:ident::$item:ident),*) => {$(
+        impl ser::$kind for Group<'_> {
+            type Ok = ();
+            type Error = Reason;
+            fn $item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Reason> {
+                self.item(value)
+            }
+            fn end(self) -> Result<(), Reason> {
+                self.close(false);
+                Ok(())
+            }
+        }
+    )*};
 }
-
-impl ser::SerializeTuple for Group<'_> {
-    type Ok = ();
-    type Error = Reason;
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Reason> {
-        self.item(value)
-    }
-    fn end(self) -> Result<(), Reason> {
-        self.close(false);
-        Ok(())
-    }
-}
-
-impl ser::SerializeTupleStruct for Group<'_> {
-    type Ok = ();
-    type Error = Reason;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Reason> {
-        self.item(value)
-    }
-    fn end(self) -> Result<(), Reason> {
-        self.close(false);
-        Ok(())
-    }
-}
+sequences!(
+    SerializeSeq::serialize_element,
+    SerializeTuple::serialize_element,
+    SerializeTupleStruct::serialize_field
+);
 
 impl ser::SerializeMap for Group<'_> {
     type Ok = ();
@@ -425,121 +408,4 @@ impl ser::SerializeStructVariant for Variant<'_> {
         self.0.close(true);
         Ok(())
     }
-}
-
-/// The text of a map key, as JSON has it.
-struct KeyText;
-
-macro_rules! key_by_display {
-    ($($name:ident($kind:ty)),*) => {$(
-        fn $name(self, v: $kind) -> Result<String, Reason> {
-            Ok(v.to_string())
-        }
-    )*};
-}
-
-impl ser::Serializer for KeyText {
-    type Ok = String;
-    type Error = Reason;
-    type SerializeSeq = ser::Impossible<String, Reason>;
-    type SerializeTuple = ser::Impossible<String, Reason>;
-    type SerializeTupleStruct = ser::Impossible<String, Reason>;
-    type SerializeTupleVariant = ser::Impossible<String, Reason>;
-    type SerializeMap = ser::Impossible<String, Reason>;
-    type SerializeStruct = ser::Impossible<String, Reason>;
-    type SerializeStructVariant = ser::Impossible<String, Reason>;
-
-    key_by_display!(
-        serialize_bool(bool),
-        serialize_char(char),
-        serialize_str(&str),
-        serialize_i8(i8),
-        serialize_i16(i16),
-        serialize_i32(i32),
-        serialize_i64(i64),
-        serialize_i128(i128),
-        serialize_u8(u8),
-        serialize_u16(u16),
-        serialize_u32(u32),
-        serialize_u64(u64),
-        serialize_u128(u128)
-    );
-
-    fn serialize_unit_variant(self, _: &'static str, _: u32, v: &'static str) -> Result<String, Reason> {
-        Ok(v.to_owned())
-    }
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        value: &T,
-    ) -> Result<String, Reason> {
-        value.serialize(self)
-    }
-    fn serialize_f32(self, _: f32) -> Result<String, Reason> {
-        Err(no_key())
-    }
-    fn serialize_f64(self, _: f64) -> Result<String, Reason> {
-        Err(no_key())
-    }
-    fn serialize_bytes(self, _: &[u8]) -> Result<String, Reason> {
-        Err(no_key())
-    }
-    fn serialize_none(self) -> Result<String, Reason> {
-        Err(no_key())
-    }
-    fn serialize_some<T: Serialize + ?Sized>(self, _: &T) -> Result<String, Reason> {
-        Err(no_key())
-    }
-    fn serialize_unit(self) -> Result<String, Reason> {
-        Err(no_key())
-    }
-    fn serialize_unit_struct(self, _: &'static str) -> Result<String, Reason> {
-        Err(no_key())
-    }
-    fn serialize_newtype_variant<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: &T,
-    ) -> Result<String, Reason> {
-        Err(no_key())
-    }
-    fn serialize_seq(self, _: Option<usize>) -> Result<Self::SerializeSeq, Reason> {
-        Err(no_key())
-    }
-    fn serialize_tuple(self, _: usize) -> Result<Self::SerializeTuple, Reason> {
-        Err(no_key())
-    }
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeTupleStruct, Reason> {
-        Err(no_key())
-    }
-    fn serialize_tuple_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeTupleVariant, Reason> {
-        Err(no_key())
-    }
-    fn serialize_map(self, _: Option<usize>) -> Result<Self::SerializeMap, Reason> {
-        Err(no_key())
-    }
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeStruct, Reason> {
-        Err(no_key())
-    }
-    fn serialize_struct_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeStructVariant, Reason> {
-        Err(no_key())
-    }
-}
-
-fn no_key() -> Reason {
-    Reason("a map key is neither text, an integer, a char nor a bool".to_owned())
 }

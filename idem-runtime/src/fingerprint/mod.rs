@@ -3,6 +3,7 @@
 //! their JSON. The bytes are stored for years, so they never change within a version.
 
 pub(crate) mod canonical;
+mod key_text;
 
 use std::fmt;
 
