@@ -264,6 +264,18 @@ impl Claim {
     }
 }
 
+impl Judgement {
+    /// What a judged record that stays means for its claim; `None` for one that is taken over.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn unless_taken_over(judged: Result<Self, Error>) -> Option<Result<(), Error>> {
+        match judged {
+            Ok(Self::TakeOver) => None,
+            Ok(Self::Replay) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
 /// What a store does with a record that [`Claim::judge`] let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {

@@ -95,19 +95,20 @@ impl Core {
         }
     }
 
-    /// Refuses an outcome that is larger than the store's limit.
+    /// Refuses an outcome that is larger than the store's limit, or is no JSON.
     pub(crate) fn check_outcome(&self, identity: &Identity, outcome: &str) -> Result<(), Error> {
         let limit = self.max_outcome_bytes;
-        if outcome.len() <= limit {
+        let reason = if outcome.len() > limit {
+            let bytes = outcome.len();
+            format!(
+                "it has {bytes} bytes as JSON, and {limit} is the store's limit (`with_max_outcome_bytes`)"
+            )
+        } else if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(outcome) {
+            format!("it is not JSON: {error}")
+        } else {
             return Ok(());
-        }
-        Err(Error::OutcomeRejected {
-            identity: identity.clone(),
-            reason: format!(
-                "it has {} bytes as JSON, and {limit} is the store's limit (`with_max_outcome_bytes`)",
-                outcome.len()
-            ),
-        })
+        };
+        Err(Error::OutcomeRejected { identity: identity.clone(), reason })
     }
 }
 

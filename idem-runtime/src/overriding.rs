@@ -2,8 +2,8 @@
 
 /// Lets the calls made through one clone of a store pass the horizon, or run again.
 ///
-/// The label is recorded as the generation of what such a run leaves, so that its effects are told from those of
-/// the first run. Nothing else passes: a mismatch stays a mismatch.
+/// The label and the person are logged with each claim that is made under it. Nothing else passes: a mismatch stays a
+/// mismatch.
 ///
 /// ```
 /// use idem_runtime::Override;

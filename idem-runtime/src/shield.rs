@@ -12,6 +12,8 @@ use tokio::runtime::Handle;
 /// Carries `future` on in a task if it is dropped unfinished; `grace` bounds how long.
 pub(crate) struct Shield<F: Future + Send + 'static> {
     future: Option<Pin<Box<F>>>,
+    /// Still set after a poll that panicked: it must not be polled again.
+    polling: bool,
     grace: Option<Duration>,
     runtime: Handle,
 }
@@ -28,7 +30,7 @@ impl<F: Future + Send + 'static> Shield<F> {
     }
 
     fn new(future: F, grace: Option<Duration>) -> Self {
-        Self { future: Some(Box::pin(future)), grace, runtime: Handle::current() }
+        Self { future: Some(Box::pin(future)), polling: false, grace, runtime: Handle::current() }
     }
 }
 
@@ -36,18 +38,21 @@ impl<F: Future + Send + 'static> Future for Shield<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.polling = true;
         let future = self.future.as_mut().expect("a shielded future is not polled after its end");
-        let output = std::task::ready!(future.as_mut().poll(cx));
-        self.future = None;
-        Poll::Ready(output)
+        let polled = future.as_mut().poll(cx);
+        self.polling = false;
+        if polled.is_ready() {
+            self.future = None;
+        }
+        polled
     }
 }
 
 impl<F: Future + Send + 'static> Drop for Shield<F> {
     fn drop(&mut self) {
         let Some(future) = self.future.take() else { return };
-        // A panic of the future itself gets here too: it must not be polled again.
-        if std::thread::panicking() {
+        if self.polling {
             return in_runtime(&self.runtime, move || drop(future));
         }
         let grace = self.grace;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
 
-use idem_runtime::{Error, Store as _};
+use idem_runtime::{Claimed, Error, Store as _};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +119,20 @@ async fn what_json_would_not_give_back_is_rejected_in_the_first_run() {
     rejected(&db, &store, "unwritable", Unwritable).await;
     rejected(&db, &store.clone().with_max_outcome_bytes(100), "large", "x".repeat(99)).await;
     db.assert_no_open_transaction().await;
+}
+
+#[tokio::test]
+async fn a_text_that_is_no_json_is_rejected_on_every_store() {
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    for text in ["", "no JSON", "1 2", "{\"a\":}"] {
+        let Claimed::Fresh(tx) = store.claim(claim("k")).await.expect("claimed") else {
+            panic!("it is fresh")
+        };
+        let error = store.complete(tx, text.to_owned()).await.expect_err("no JSON");
+        assert!(matches!(error, Error::OutcomeRejected { .. }), "{error:?}");
+    }
+    assert!(store.find(&identity("k")).await.expect("asked").is_none());
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ enum Round {
         token: Uuid,
         now: SystemTime,
     },
-    Recorded(Seen),
+    Recorded(Box<Judged>),
     /// Serialization failure or deadlock: nothing has happened, and the next round may succeed.
     Again(sqlx::Error),
 }
@@ -110,13 +110,13 @@ impl PgStore {
                     let open = Open::new(handle, identity.clone(), token, self.core.id, seat);
                     return Ok(Claimed::Fresh(PgTx::new(open)));
                 }
-                Round::Recorded(seen) => {
+                Round::Recorded(judged) => {
+                    let Judged { seen, verdict } = *judged;
                     let record = seen.record.clone();
-                    let verdict = claim.judge(&record, seen.now());
                     if let Some(seat) = seat {
                         seat.landed(seen);
                     }
-                    return verdict.map(|_| Claimed::Done(record));
+                    return verdict.map(|()| Claimed::Done(record));
                 }
                 Round::Again(error) if Instant::now() >= last => {
                     return Err(store_error(Some(identity), error));
@@ -139,9 +139,9 @@ impl PgStore {
                 Err(error) => Err(error),
             };
             match taken {
-                Ok(Found::Record(seen)) => {
+                Ok(Found::Record(judged)) => {
                     handle.give_back();
-                    return Ok(Round::Recorded(seen));
+                    return Ok(Round::Recorded(judged));
                 }
                 Ok(Found::TakenOver(now)) => return Ok(Round::Taken { handle, token, now }),
                 // Taken over or swept meanwhile. The server's statements bound themselves, this loop does not.
@@ -179,9 +179,10 @@ impl PgStore {
         let Some(stored) = within(last, record::read(handle, &claim.identity)).await? else {
             return Ok(Found::Nothing);
         };
-        // The caller judges again what it is given; here only a record that no longer counts is of interest.
-        if !matches!(claim.judge(&stored.record, stored.now), Ok(Judgement::TakeOver)) {
-            return Ok(Found::Record(Seen::new(stored.record, stored.now)));
+        let judged = claim.judge(&stored.record, stored.now);
+        if let Some(verdict) = Judgement::unless_taken_over(judged) {
+            let seen = Seen::new(stored.record, stored.now);
+            return Ok(Found::Record(Box::new(Judged { seen, verdict })));
         }
         let taken = within(last, write(handle, claim, token, Some(&stored))).await?;
         Ok(taken.map_or(Found::Nothing, Found::TakenOver))
@@ -217,8 +218,14 @@ impl PgStore {
     }
 }
 
+/// A record that stays, and what it means for this claim.
+struct Judged {
+    seen: Seen,
+    verdict: Result<(), Error>,
+}
+
 enum Found {
-    Record(Seen),
+    Record(Box<Judged>),
     TakenOver(SystemTime),
     /// The record has gone or changed since.
     Nothing,

@@ -71,9 +71,9 @@ impl SqliteStore {
             Some(handle) => handle,
             None => {
                 if let Some(stored) = self.read(identity).await?
-                    && !takes_over(&claim, &stored)
+                    && let Some(verdict) = judge(&claim, &stored)
                 {
-                    return done(&claim, stored, seat);
+                    return done(stored, verdict, seat);
                 }
                 let acquired = tokio::time::timeout_at(deadline, self.writer.acquire()).await;
                 acquired.map_err(in_time)?.map_err(failed)?
@@ -92,9 +92,9 @@ impl SqliteStore {
                 let open = Open::new(handle, identity.clone(), token, self.core.id, seat);
                 Ok(Claimed::Fresh(SqliteTx::new(open)))
             }
-            Ok(Found::Recorded(stored)) => {
+            Ok(Found::Recorded(stored, verdict)) => {
                 roll_back(handle).await;
-                done(&claim, stored, seat)
+                done(*stored, verdict, seat)
             }
             Err(error) => {
                 roll_back(handle).await;
@@ -107,7 +107,7 @@ impl SqliteStore {
 enum Found {
     /// At this time by the database's clock.
     Taken(SystemTime),
-    Recorded(Stored),
+    Recorded(Box<Stored>, Result<(), Error>),
 }
 
 async fn write_or_read(handle: &mut SqliteHandle, claim: &Claim, token: Uuid) -> Result<Found, sqlx::Error> {
@@ -116,24 +116,24 @@ async fn write_or_read(handle: &mut SqliteHandle, claim: &Claim, token: Uuid) ->
     }
     // Nobody else can write meanwhile, so what refused the insert is there, and stays as it is.
     let stored = record::read(handle, &claim.identity).await?.ok_or(sqlx::Error::RowNotFound)?;
-    if !takes_over(claim, &stored) {
-        return Ok(Found::Recorded(stored));
+    if let Some(verdict) = judge(claim, &stored) {
+        return Ok(Found::Recorded(Box::new(stored), verdict));
     }
     let now = write(handle, claim, token, Some(&stored)).await?.ok_or(sqlx::Error::RowNotFound)?;
     Ok(Found::Taken(now))
 }
 
-fn takes_over(claim: &Claim, stored: &Stored) -> bool {
-    matches!(claim.judge(&stored.record, stored.now), Ok(Judgement::TakeOver))
+/// What a record that stays means for this claim; `None` for one that is taken over.
+fn judge(claim: &Claim, stored: &Stored) -> Option<Result<(), Error>> {
+    Judgement::unless_taken_over(claim.judge(&stored.record, stored.now))
 }
 
 /// Answers with the record, and for all who wait for it.
-fn done(claim: &Claim, stored: Stored, seat: Option<Seat>) -> Result<Claimed<SqliteTx>, Error> {
-    let verdict = claim.judge(&stored.record, stored.now);
+fn done(stored: Stored, verdict: Result<(), Error>, seat: Option<Seat>) -> Result<Claimed<SqliteTx>, Error> {
     if let Some(seat) = seat {
         seat.landed(Seen::new(stored.record.clone(), stored.now));
     }
-    verdict.map(|_| Claimed::Done(stored.record))
+    verdict.map(|()| Claimed::Done(stored.record))
 }
 
 async fn roll_back(handle: SqliteHandle) {
