@@ -94,8 +94,9 @@ impl SqliteHandle {
         let wait = deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 60_000);
         let begin = AssertSqlSafe(format!("PRAGMA busy_timeout = {wait}; BEGIN IMMEDIATE")).into_sql_str();
         let begun = Manager::begin(self, Some(begin)).await;
-        // Refused, there is nothing to roll back.
-        self.settled = begun.is_err() && !self.is_in_transaction();
+        // Refused by SQLite itself, there is nothing to roll back, and the connection is fine.
+        let refused = begun.as_ref().is_err_and(|e| e.as_database_error().is_some());
+        self.settled = refused && !self.is_in_transaction();
         begun
     }
 
