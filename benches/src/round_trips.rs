@@ -37,8 +37,8 @@ pub struct Counts {
     pub annotated: Trips,
     /// The macro, a recorded key.
     pub replay: Trips,
-    /// The connections that all of it took.
-    pub connections: usize,
+    /// The connections that were opened beside the one that was there.
+    pub more_connections: usize,
 }
 
 impl Counts {
@@ -74,15 +74,18 @@ pub async fn count(database_url: &str) -> Result<Counts> {
     let recorded = || Payment::of("recorded".to_owned(), 1);
     database.by_hand(recorded()).await?;
     database.annotated(recorded()).await?;
+    proxy.reset();
     Ok(Counts {
         pool: wire.trips(async || database.pool().acquire().await.map(drop).map_err(Into::into)).await?,
         bare: wire.trips(async || database.bare(Payment::fresh(1)).await.map(drop)).await?,
         by_hand: wire.trips(async || database.by_hand(Payment::fresh(1)).await.map(drop)).await?,
         replay_by_hand: wire.trips(async || database.by_hand(recorded()).await.map(drop)).await?,
-        annotated_unit: wire.trips(async || database.annotated_unit(Payment::fresh(1)).await.map(drop)).await?,
+        annotated_unit: wire
+            .trips(async || database.annotated_unit(Payment::fresh(1)).await.map(drop))
+            .await?,
         annotated: wire.trips(async || database.annotated(Payment::fresh(1)).await.map(drop)).await?,
         replay: wire.trips(async || database.annotated(recorded()).await.map(drop)).await?,
-        connections: proxy.connections(),
+        more_connections: proxy.connections(),
     })
 }
 

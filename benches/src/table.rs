@@ -93,11 +93,10 @@ pub fn round_trip_summary(counts: &Counts) -> String {
     format!(
         "{}: a fresh run adds {added} round trips to the bare transaction (at most {MAY_ADD})\n\
          {}: a replay is answered after {replay} round trips (at most {REPLAY})\n\
-         {}: nothing but the pool's own ping follows an answer, and all calls used {} connection\n",
+         {}: neither takes a second connection, and nothing but the pool's own ping follows an answer\n",
         holds(added <= MAY_ADD),
         holds(replay <= REPLAY),
-        holds(only_ping && counts.connections == 1),
-        counts.connections
+        holds(only_ping && counts.more_connections == 0),
     )
 }
 

@@ -124,15 +124,13 @@ async fn by_hand(pool: &PgPool, caller: &Caller, payment: &Payment) -> Result<Ou
         return Ok(Outcome::Replayed(serde_json::from_str(&outcome)?));
     }
     let receipt = book(&mut tx, payment).await?;
-    sqlx::query(
-        "UPDATE by_hand SET outcome = $4::json WHERE operation = $1 AND scope = $2 AND key = $3",
-    )
-    .bind(OPERATION)
-    .bind(scope)
-    .bind(key)
-    .bind(serde_json::to_string(&receipt)?)
-    .execute(&mut *tx)
-    .await?;
+    sqlx::query("UPDATE by_hand SET outcome = $4::json WHERE operation = $1 AND scope = $2 AND key = $3")
+        .bind(OPERATION)
+        .bind(scope)
+        .bind(key)
+        .bind(serde_json::to_string(&receipt)?)
+        .execute(&mut *tx)
+        .await?;
     tx.commit().await?;
     Ok(Outcome::Applied(receipt))
 }
