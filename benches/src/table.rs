@@ -27,12 +27,13 @@ pub struct Section {
 /// The head of a section's table.
 pub fn head(title: &str) -> String {
     format!(
-        "\n{title}\n{:>5}  {:<27} {:<22} {:<22} {:<8} {:>9}\n",
+        "\n{title}\n{:>5}  {:<27} {:<22} {:<22} {:<8} {:>5} {:>9}\n",
         "conns",
         "",
         "of bare [95 %]",
         "of by hand [95 %]",
         format!("{REQUIRED}?"),
+        "pairs",
         "(per s)"
     )
 }
@@ -49,10 +50,11 @@ pub fn rows(connections: usize, lines: &[Line]) -> String {
         };
         _ = writeln!(
             text,
-            "{connections:>5}  {:<27} {:<22} {:<22} {verdict:<8} {:>9.0}",
+            "{connections:>5}  {:<27} {:<22} {:<22} {verdict:<8} {:>5} {:>9.0}",
             line.work.name(),
             line.to_bare.map_or_else(String::new, interval),
             line.to_hand.map_or_else(String::new, interval),
+            line.pairs,
             line.per_second
         );
     }
@@ -127,8 +129,8 @@ pub fn summary(sections: &[Section]) -> String {
                 found.len() - below.len(),
                 found.len()
             );
-            for (connections, line, ratio) in below {
-                _ = write!(text, "; not: {} at {connections}, {}", line.work.name(), interval(*ratio));
+            for (connections, line, _) in below {
+                _ = write!(text, "; not {} at {connections}", line.work.name());
             }
             text.push('\n');
         }
