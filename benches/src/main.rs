@@ -93,8 +93,9 @@ fn run(options: &Options) -> Result<()> {
     let [fresh, replays, duplicates] = options.plan.rounds();
     print(&format!(
         "Throughput as the median of ratios of neighbouring blocks: {fresh} pairs with fresh keys, {replays} with\n\
-         replays, {duplicates} with bursts of duplicates (fewer if the machine gets busier meanwhile). In brackets the interval that holds the true median with\n\
-         95 %. Below {REQUIRED} of by hand with the whole interval is NO. Calls (or bursts) per second are context.\n",
+         replays, {duplicates} with bursts of duplicates; fewer if the machine gets busier meanwhile. In brackets\n\
+         the interval that holds the true median with 95 %. Below {REQUIRED} of by hand with the whole interval\n\
+         is NO. Calls (or bursts) per second are context.\n",
         REQUIRED = table::REQUIRED
     ));
     let runtime = Builder::new_multi_thread().enable_all().build()?;
