@@ -157,13 +157,13 @@ impl Claim {
         self
     }
 
-    /// How long the outcome is kept, as a store writes it down.
+    /// How long the outcome is kept, as a store writes it down; `None`: as long as the record.
     pub fn outcome_kept_for(&self) -> Option<Duration> {
-        self.retain.duration()
+        self.retain.duration().filter(|kept| Some(*kept) != self.identity_kept_for())
     }
 
-    /// How long the identity is kept, as a store writes it down: for ever where nothing else could prove the age of
-    /// a redelivery.
+    /// How long the identity is kept, as a store writes it down; `None`: for ever, also where nothing else could prove
+    /// the age of a redelivery.
     pub fn identity_kept_for(&self) -> Option<Duration> {
         match (self.older, self.occurred_at) {
             (Older::Refuse, None) => None,

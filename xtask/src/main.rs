@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a contributor runs. `test` sets up what the tests need and runs all of them; it
-//! touches no server but its own, unless `DATABASE_URL` names one.
+//! touches no server but its own, unless `DATABASE_URL` names one. `bench` measures.
 
+mod bench;
 mod install;
 mod test;
 
@@ -16,6 +17,8 @@ Commands:
   test [-- <args>]   Run all tests, with a private Postgres server. Installs Postgres from the system's
                      packages where it is missing. The arguments go to `cargo nextest run`, or to
                      `cargo test` where nextest is not installed.
+  bench [options]    Compare the macro with a bare transaction and with hand-written code, on SQLite and on a
+                     private Postgres: about a quarter of an hour. `bench --help` says which options.
 
 Environment:
   DATABASE_URL   a Postgres server in which the tests may create databases: used in place of a private one
@@ -25,6 +28,7 @@ Environment:
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["bench", ref rest @ ..] => bench::run(rest),
         ["help" | "--help" | "-h"] | [_, "--help" | "-h"] => {
             print(HELP);
             Ok(())

@@ -1,17 +1,18 @@
-//! Taking an identity. `BEGIN` carries the settings that the claim needs; the insert waits on the unique index for a
-//! run that is going on; the record is read in a second statement, since a statement does not see what was committed
-//! while it waited. The claim wait is one deadline over all of it, and the body gets the session's own timeouts back
-//! with the insert.
+//! Taking an identity. The insert sets the bound of its own wait, waits on the unique index for a run that is going
+//! on, and gives the session's own setting back with the row; all of it is prepared, since a statement that is sent as
+//! text is planned on each call. The record is read in a second statement, since a statement does not see what was
+//! committed while it waited. The claim wait is one deadline over all of it.
 
 use std::time::{Duration, SystemTime};
 
-use sqlx::{AssertSqlSafe, Database, Postgres, Row};
+use sqlx::postgres::types::PgInterval;
+use sqlx::{Database, Postgres, Row, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::connection::{PgHandle, code};
-use super::record::{self, Stored};
+use super::connection::{PgHandle, code, server_error};
+use super::record::{self, Micros, Stored};
 use super::{PgStore, PgTx, store_error};
 use crate::flight::{Seat, Seen};
 use crate::options::Boarding;
@@ -19,74 +20,101 @@ use crate::time::{duration_micros, from_micros, to_micros};
 use crate::tx::Open;
 use crate::{Claim, Claimed, Concurrent, Error, Identity, Judgement};
 
-/// How much later than the server's own timeout the client gives up: only where the server does not answer.
-const UNANSWERED: Duration = Duration::from_secs(1);
+type Manager = <Postgres as Database>::TransactionManager;
 
-/// How long a duplicate that does not want to wait still waits in the database, where the first run may be
-/// another process's: long enough for locks that are held for a moment only.
+/// The table's lock is taken here, so that what the insert waits for is the key; and without waiting, since nothing
+/// bounds a wait yet.
+const BEGIN: &str = "BEGIN; LOCK TABLE idem.inbox IN ROW EXCLUSIVE MODE NOWAIT";
+
+/// How long to wait before a table that is locked (a migration, a vacuum) is tried again.
+const TABLE_LOCKED: Duration = Duration::from_millis(20);
+
+/// How much later than the server's own timeout the client gives up. A lock timeout counts for each wait anew, and one
+/// insert waits several times where winners fail one after the other.
+const LATER: Duration = Duration::from_millis(250);
+
+/// How long a duplicate that does not want to wait still waits in the database, where the first run may be another
+/// process's: long enough for locks that are held for a moment only.
 const REJECT_WAIT: Duration = Duration::from_millis(20);
-
-/// What the body gets back of the session's own, wherever the claim succeeds, and the clock at that moment.
-macro_rules! returning {
-    () => {
-        " RETURNING set_config('lock_timeout', current_setting('idem.lock_timeout'), true),
-                    set_config('statement_timeout', current_setting('idem.statement_timeout'), true),
-                    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-    };
-}
 
 /// `greatest` passes over NULL, and a NULL duration makes the sum NULL: for ever.
 macro_rules! until {
     ($duration:literal) => {
-        concat!(
-            "greatest(now(), 'epoch'::timestamptz + $6 * interval '1 microsecond') + $",
-            $duration,
-            " * interval '1 microsecond'"
-        )
+        concat!("greatest(now(), $6::timestamptz) + $", $duration, "::interval")
+    };
+}
+
+/// The bound of the wait, with the session's own kept beside it.
+macro_rules! wait {
+    () => {
+        "WITH wait AS MATERIALIZED (
+             SELECT current_setting('lock_timeout') AS own, set_config('lock_timeout', $9::text, true))
+         "
+    };
+}
+
+/// What holds for the body: the session's own lock timeout; an idle timeout, unless the session has a shorter one; a
+/// commit that survives a crash. And the clock, after the identity was taken.
+macro_rules! returning {
+    () => {
+        " RETURNING clock_timestamp(), set_config('lock_timeout', (SELECT own FROM wait), true),
+            CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' OR extract(epoch FROM
+                    current_setting('idle_in_transaction_session_timeout')::interval) * 1000 > $10::int
+                 THEN set_config('idle_in_transaction_session_timeout', $10::int::text, true) END,
+            CASE WHEN current_setting('synchronous_commit') = 'off' AND $11::boolean
+                 THEN set_config('synchronous_commit', 'on', true) END"
     };
 }
 
 const INSERT: &str = concat!(
+    wait!(),
     "INSERT INTO idem.inbox (operation, scope, key, fingerprint, claim_token, outcome_until, expires_at)
-     VALUES ($1, $2, $3, $4, $5, ",
+     SELECT $1::text, $2::text, $3::text, $4::bytea, $5::uuid, ",
     until!("7"),
     ", ",
     until!("8"),
-    ")
-     ON CONFLICT (operation, scope, key) DO NOTHING",
+    " FROM wait ON CONFLICT (operation, scope, key) DO NOTHING",
     returning!()
 );
 
 /// Fenced by the token of the record that was judged: another claim may have taken it over meanwhile.
 const TAKE_OVER: &str = concat!(
+    wait!(),
     "UPDATE idem.inbox
-        SET fingerprint = $4, outcome = NULL, claim_token = $5, claimed_at = now(), processed_at = NULL,
-            outcome_until = ",
+        SET fingerprint = $4::bytea, outcome = NULL, claim_token = $5::uuid, claimed_at = now(),
+            processed_at = NULL, outcome_until = ",
     until!("7"),
     ", expires_at = ",
     until!("8"),
-    "
-      WHERE operation = $1 AND scope = $2 AND key = $3 AND claim_token = $9",
+    " FROM wait
+      WHERE operation = $1::text AND scope = $2::text AND key = $3::text AND claim_token = $12::uuid",
     returning!()
 );
 
 /// How one transaction of the claim ended.
 enum Round {
-    Taken {
-        handle: PgHandle,
-        token: Uuid,
-        now: SystemTime,
-    },
+    /// At this time by the database's clock.
+    Taken(PgHandle, SystemTime),
     Recorded(Box<Judged>),
-    /// Serialization failure or deadlock: nothing has happened, and the next round may succeed.
-    Again(sqlx::Error),
+    /// It no longer counts: to be taken over.
+    Expired(PgHandle, Box<Stored>),
+    /// Nothing has happened, and the next round may succeed.
+    Again(PgHandle),
+    /// Likewise, if it comes a little later.
+    Later(PgHandle, sqlx::Error),
+}
+
+/// A record that stays, and what it means for this claim.
+struct Judged {
+    seen: Seen,
+    verdict: Result<(), Error>,
 }
 
 impl PgStore {
     pub(super) async fn take(self, claim: Claim, deadline: Instant) -> Result<Claimed<PgTx>, Error> {
         let started = Instant::now();
         let identity = &claim.identity;
-        match tokio::time::timeout_at(deadline + UNANSWERED, self.checked(identity, deadline)).await {
+        match tokio::time::timeout_at(deadline + LATER, self.checked(identity, deadline)).await {
             Ok(checked) => checked?,
             Err(_) => return Err(Error::Busy { identity: identity.clone(), waited: started.elapsed() }),
         }
@@ -98,172 +126,185 @@ impl PgStore {
             Concurrent::Wait => deadline,
             Concurrent::Reject => deadline.min(Instant::now() + REJECT_WAIT),
         };
-        let mut handle = self.acquire(identity, deadline).await?;
-        loop {
-            match self.round(handle, &claim, last).await? {
-                Round::Taken { handle, token, now } => {
-                    if let Err(error) = claim.judge_absent(now) {
-                        handle.give_back();
-                        return Err(error);
-                    }
-                    seat.as_ref().map(Seat::running);
-                    let open = Open::new(handle, identity.clone(), token, self.core.id, seat);
-                    return Ok(Claimed::Fresh(PgTx::new(open)));
-                }
-                Round::Recorded(judged) => {
-                    let Judged { seen, verdict } = *judged;
-                    let record = seen.record.clone();
-                    if let Some(seat) = seat {
-                        seat.landed(seen);
-                    }
-                    return verdict.map(|()| Claimed::Done(record));
-                }
-                Round::Again(error) if Instant::now() >= last => {
-                    return Err(store_error(Some(identity), error));
-                }
-                Round::Again(_) => handle = self.acquire(identity, deadline).await?,
-            }
-        }
-    }
-
-    /// One transaction: taken, or recorded, or to be tried again.
-    async fn round(&self, mut handle: PgHandle, claim: &Claim, last: Instant) -> Result<Round, Error> {
-        let started = Instant::now();
-        let identity = &claim.identity;
-        self.begin(&mut handle, identity, last).await?;
+        let in_progress = || Error::InProgress { identity: identity.clone(), waited: started.elapsed() };
         let token = Uuid::new_v4();
+        let mut handle = self.acquire(identity, deadline).await?;
+        let mut over = None;
         loop {
-            let taken = match within(last, write(&mut handle, claim, token, None)).await {
-                Ok(Some(now)) => return Ok(Round::Taken { handle, token, now }),
-                Ok(None) => self.read_or_take_over(&mut handle, claim, token, last).await,
-                Err(error) => Err(error),
-            };
-            match taken {
-                Ok(Found::Record(judged)) => {
-                    handle.give_back();
-                    return Ok(Round::Recorded(judged));
-                }
-                Ok(Found::TakenOver(now)) => return Ok(Round::Taken { handle, token, now }),
-                // Taken over or swept meanwhile. The server's statements bound themselves, this loop does not.
-                Ok(Found::Nothing) if Instant::now() < last => {}
-                Ok(Found::Nothing) => {
-                    handle.give_back();
-                    return Err(Error::InProgress { identity: identity.clone(), waited: started.elapsed() });
-                }
-                Err(error) => {
-                    let retry = matches!(code(&error), "40001" | "40P01");
-                    // Ours, as the server's clock had it; anybody else who cancels statements does not wait for this.
-                    let timed_out = code(&error) == "57014" && Instant::now() + CLOCK_SLACK >= last;
-                    if super::connection::server_error(&error).is_some() {
-                        handle.give_back();
-                    }
-                    return match (retry, timed_out) {
-                        (true, _) => Ok(Round::Again(error)),
-                        (_, true) => {
-                            Err(Error::InProgress { identity: identity.clone(), waited: started.elapsed() })
+            let round = self.round(handle, &claim, token, over.take(), last).await;
+            handle =
+                match round.map_err(|e| e.map_or_else(in_progress, |e| store_error(Some(identity), e)))? {
+                    Round::Taken(handle, now) => {
+                        if let Err(error) = claim.judge_absent(now) {
+                            handle.give_back();
+                            return Err(error);
                         }
-                        _ => Err(store_error(Some(identity), error)),
-                    };
+                        seat.as_ref().map(Seat::running);
+                        let open = Open::new(handle, identity.clone(), token, self.core.id, seat);
+                        return Ok(Claimed::Fresh(PgTx::new(open)));
+                    }
+                    Round::Recorded(judged) => {
+                        let Judged { seen, verdict } = *judged;
+                        let record = seen.record.clone();
+                        if let Some(seat) = seat {
+                            seat.landed(seen);
+                        }
+                        return verdict.map(|()| Claimed::Done(record));
+                    }
+                    Round::Expired(handle, stored) => {
+                        over = Some(stored);
+                        handle
+                    }
+                    Round::Again(_) if Instant::now() >= last => return Err(in_progress()),
+                    Round::Again(handle) => handle,
+                    Round::Later(_, error) if Instant::now() >= deadline => {
+                        return Err(store_error(Some(identity), error));
+                    }
+                    Round::Later(handle, _) => {
+                        tokio::time::sleep(TABLE_LOCKED).await;
+                        handle
+                    }
+                };
+        }
+    }
+
+    /// One transaction of the claim. The error is `None` where the first run is still going on.
+    async fn round(
+        &self,
+        mut handle: PgHandle,
+        claim: &Claim,
+        token: Uuid,
+        over: Option<Box<Stored>>,
+        last: Instant,
+    ) -> Result<Round, Option<sqlx::Error>> {
+        if let Err(error) = within(last, Manager::begin(&mut handle, Some(BEGIN.into_sql_str()))).await? {
+            if server_error(&error).is_none() {
+                return Err(Some(error));
+            }
+            // sqlx does not count a transaction that failed to begin.
+            within(last, sqlx::raw_sql("ROLLBACK").execute(&mut *handle)).await?.map_err(Some)?;
+            return match code(&error) {
+                "55P03" => Ok(Round::Later(handle, error)),
+                _ => {
+                    handle.give_back();
+                    Err(Some(error))
                 }
+            };
+        }
+        let found = self.write_or_read(&mut handle, claim, token, over.as_deref(), last).await?;
+        let judged = match found {
+            Ok(Found::Taken(now)) => return Ok(Round::Taken(handle, now)),
+            Ok(Found::Recorded(stored)) => {
+                Some((Judgement::unless_taken_over(claim.judge(&stored.record, stored.now)), stored))
+            }
+            // Taken over or swept meanwhile.
+            Ok(Found::Nothing) => None,
+            Err(error) if server_error(&error).is_none() => return Err(Some(error)),
+            Err(error) => {
+                return match code(&error) {
+                    // Serialization failure, deadlock: nothing has happened.
+                    "40001" | "40P01" => restart(handle).await.map(Round::Again),
+                    // Our bound of the wait, or the session's own.
+                    "55P03" | "57014" => {
+                        handle.give_back();
+                        Err(None)
+                    }
+                    _ => {
+                        handle.give_back();
+                        Err(Some(error))
+                    }
+                };
+            }
+        };
+        match judged {
+            None => restart(handle).await.map(Round::Again),
+            Some((None, stored)) => Ok(Round::Expired(restart(handle).await?, Box::new(stored))),
+            Some((Some(verdict), stored)) => {
+                handle.give_back();
+                let seen = Seen::new(stored.record, stored.now);
+                Ok(Round::Recorded(Box::new(Judged { seen, verdict })))
             }
         }
     }
 
-    async fn read_or_take_over(
+    async fn write_or_read(
         &self,
         handle: &mut PgHandle,
         claim: &Claim,
         token: Uuid,
+        over: Option<&Stored>,
         last: Instant,
-    ) -> Result<Found, sqlx::Error> {
-        let Some(stored) = within(last, record::read(handle, &claim.identity)).await? else {
-            return Ok(Found::Nothing);
-        };
-        let judged = claim.judge(&stored.record, stored.now);
-        if let Some(verdict) = Judgement::unless_taken_over(judged) {
-            let seen = Seen::new(stored.record, stored.now);
-            return Ok(Found::Record(Box::new(Judged { seen, verdict })));
+    ) -> Result<Result<Found, sqlx::Error>, Option<sqlx::Error>> {
+        match within(last, self.write(handle, claim, token, over, last)).await? {
+            Ok(Some(now)) => return Ok(Ok(Found::Taken(now))),
+            Ok(None) if over.is_some() => return Ok(Ok(Found::Nothing)),
+            Ok(None) => {}
+            Err(error) => return Ok(Err(error)),
         }
-        let taken = within(last, write(handle, claim, token, Some(&stored))).await?;
-        Ok(taken.map_or(Found::Nothing, Found::TakenOver))
+        let read = within(last, record::read(handle, &claim.identity)).await?;
+        Ok(read.map(|stored| stored.map_or(Found::Nothing, Found::Recorded)))
     }
 
-    /// `BEGIN`, and in the same message what the claim needs. Every setting is local to the transaction.
-    pub(super) async fn begin(
+    /// Inserts the identity, or takes over the record `over`, waiting until `last`. Answers the database's clock if
+    /// that succeeded. It must be the first statement of its transaction: it takes the lock timeout that it finds for
+    /// the session's own.
+    pub(super) async fn write(
         &self,
         handle: &mut PgHandle,
-        identity: &Identity,
+        claim: &Claim,
+        token: Uuid,
+        over: Option<&Stored>,
         last: Instant,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<SystemTime>, sqlx::Error> {
         let wait = last.saturating_duration_since(Instant::now()).as_millis().clamp(1, i32::MAX as u128);
-        let idle = self.idle_timeout.as_millis().clamp(1, i32::MAX as u128);
-        let durable = if self.session_commit {
-            ""
-        } else {
-            ", set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
-                ELSE current_setting('synchronous_commit') END, true)"
+        let idle = i32::try_from(self.idle_timeout.as_millis()).unwrap_or(i32::MAX).max(1);
+        let (kept, remembered) = (claim.outcome_kept_for(), claim.identity_kept_for());
+        let query = sqlx::query(if over.is_some() { TAKE_OVER } else { INSERT })
+            .bind(claim.identity.operation())
+            .bind(claim.identity.scope())
+            .bind(claim.identity.key())
+            .bind(claim.fingerprint.as_ref().map(crate::Fingerprint::to_bytes))
+            .bind(token)
+            .bind(claim.occurred_at.map(|at| Micros(to_micros(at))))
+            .bind(kept.map(interval))
+            .bind(remembered.map(interval))
+            .bind(wait.to_string())
+            .bind(idle)
+            .bind(!self.session_commit);
+        let query = match over {
+            Some(stored) => query.bind(stored.token),
+            None => query,
         };
-        let begin = format!(
-            "BEGIN; SELECT set_config('idem.lock_timeout', current_setting('lock_timeout'), true),
-                set_config('idem.statement_timeout', current_setting('statement_timeout'), true),
-                set_config('lock_timeout', '0', true), set_config('statement_timeout', '{wait}', true),
-                set_config('idle_in_transaction_session_timeout', CASE WHEN extract(epoch FROM
-                    current_setting('idle_in_transaction_session_timeout')::interval) * 1000 BETWEEN 1 AND {idle}
-                    THEN current_setting('idle_in_transaction_session_timeout') ELSE '{idle}' END, true){durable};
-             LOCK TABLE idem.inbox IN ROW EXCLUSIVE MODE"
-        );
-        type Manager = <Postgres as Database>::TransactionManager;
-        let begin = Manager::begin(handle, Some(sqlx::SqlSafeStr::into_sql_str(AssertSqlSafe(begin))));
-        within(last, begin).await.map_err(|e| store_error(Some(identity), e))
+        let row = query.fetch_optional(&mut **handle).await?;
+        row.map(|row| row.try_get(0).map(|Micros(now)| from_micros(now))).transpose()
     }
-}
 
-/// A record that stays, and what it means for this claim.
-struct Judged {
-    seen: Seen,
-    verdict: Result<(), Error>,
+    /// `BEGIN` for the one who looks whether a run has committed.
+    pub(super) async fn begin(&self, handle: &mut PgHandle, identity: &Identity) -> Result<(), Error> {
+        let begun = Manager::begin(handle, Some(BEGIN.into_sql_str())).await;
+        begun.map_err(|e| store_error(Some(identity), e))
+    }
 }
 
 enum Found {
-    Record(Box<Judged>),
-    TakenOver(SystemTime),
+    /// At this time by the database's clock.
+    Taken(SystemTime),
+    Recorded(Stored),
     /// The record has gone or changed since.
     Nothing,
 }
 
-/// How far the server's timeout may come before the client's clock says so.
-const CLOCK_SLACK: Duration = Duration::from_millis(50);
-
-/// The server ends a statement of the claim by itself; a server that does not answer is given up a little later.
-async fn within<T>(
-    last: Instant,
-    statement: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    tokio::time::timeout_at(last + UNANSWERED, statement)
-        .await
-        .unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
+/// Rolls back, and keeps the connection for the next round.
+async fn restart(mut handle: PgHandle) -> Result<PgHandle, Option<sqlx::Error>> {
+    Manager::rollback(&mut handle).await.map_err(Some)?;
+    Ok(handle)
 }
 
-/// Inserts the identity, or takes over the record `over`. Answers the database's clock if that succeeded.
-pub(super) async fn write(
-    handle: &mut PgHandle,
-    claim: &Claim,
-    token: Uuid,
-    over: Option<&Stored>,
-) -> Result<Option<SystemTime>, sqlx::Error> {
-    let query = sqlx::query(if over.is_some() { TAKE_OVER } else { INSERT })
-        .bind(claim.identity.operation())
-        .bind(claim.identity.scope())
-        .bind(claim.identity.key())
-        .bind(claim.fingerprint.as_ref().map(crate::Fingerprint::to_bytes))
-        .bind(token)
-        .bind(claim.occurred_at.map(to_micros))
-        .bind(claim.outcome_kept_for().map(duration_micros))
-        .bind(claim.identity_kept_for().map(duration_micros));
-    let query = match over {
-        Some(stored) => query.bind(stored.token),
-        None => query,
-    };
-    let row = query.fetch_optional(&mut **handle).await?;
-    row.map(|row| row.try_get(2).map(from_micros)).transpose()
+fn interval(duration: Duration) -> PgInterval {
+    PgInterval { months: 0, days: 0, microseconds: duration_micros(duration) }
+}
+
+/// Gives up, with `None`, on a server that does not answer in time. The connection is closed then.
+async fn within<T>(last: Instant, statement: impl Future<Output = T>) -> Result<T, Option<sqlx::Error>> {
+    tokio::time::timeout_at(last + LATER, statement).await.map_err(|_| None)
 }

@@ -1,59 +1,63 @@
-//! Storing the outcome and committing, in one message: its first statement fails by itself unless the record is this
-//! run's and was written in this very transaction. That exposes a transaction that the server has aborted (sqlx
-//! reports the `COMMIT` of one as success) and one that the body ended. A `COMMIT` without an answer is settled by
-//! the record itself.
+//! Storing the outcome and committing. The statement that stores it must find the record of this very run, written in
+//! this very transaction: that exposes a transaction that the server has aborted (sqlx reports the `COMMIT` of one as
+//! success) and one that the body ended. A `COMMIT` without an answer is settled by the record itself.
 
 use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
 use sqlx::postgres::PgSeverity;
-use sqlx::{AssertSqlSafe, Either, Executor as _, Postgres};
+use sqlx::{Connection as _, Database, Postgres};
+use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::connection::{PgHandle, code, server_error};
-use super::{PgStore, claim, record, store_error};
+use super::record::{self, JsonText};
+use super::{PgStore, store_error};
 use crate::tx::Open;
 use crate::{BoxError, Claim, Error, Identity};
+
+type Manager = <Postgres as Database>::TransactionManager;
 
 /// How long to wait before a server that refused a connection is asked again.
 const RECONNECT: Duration = Duration::from_millis(50);
 
-/// What is known after the last message.
-enum End {
-    Committed,
-    /// The outcome could not be written, and nothing is committed.
-    Refused(sqlx::Error),
-    /// The server has answered `COMMIT` with an error.
-    Failed(sqlx::Error),
-    /// No answer.
-    InDoubt(sqlx::Error),
-}
+/// Without the condition on `xmin`, a raw `COMMIT` in the body would not be noticed.
+const OUTCOME: &str = "UPDATE idem.inbox SET outcome = $5, processed_at = clock_timestamp()
+    WHERE operation = $1 AND scope = $2 AND key = $3 AND claim_token = $4 AND xmin = pg_current_xact_id()::xid";
 
 impl PgStore {
     pub(super) async fn finish(self, mut open: Open<Postgres>, outcome: String) -> Result<(), Error> {
         if let Err(error) = self.core.check_outcome(&open.identity, &outcome) {
             return roll_back(open, error).await;
         }
+        let ended = |source: Option<sqlx::Error>, identity: &Identity| Error::TransactionEnded {
+            identity: identity.clone(),
+            source: source.map(BoxError::from),
+        };
         if !open.is_intact() {
-            let error = Error::TransactionEnded { identity: open.identity.clone(), source: None };
+            let error = ended(None, &open.identity);
             return roll_back(open, error).await;
         }
-        let message = last_message(&open.identity, open.token, &outcome);
-        match self.send(&mut open.handle, message).await {
-            End::Committed => {
+        let refused = match self.in_time(write_outcome(&mut open, outcome)).await {
+            Ok(1) => None,
+            Ok(_) => Some(ended(None, &open.identity)),
+            Err(error) if code(&error) == "25P02" => Some(ended(Some(error), &open.identity)),
+            // `COMMIT` was not sent, so nothing is in doubt.
+            Err(error) => Some(store_error(Some(&open.identity), error)),
+        };
+        if let Some(error) = refused {
+            return roll_back(open, error).await;
+        }
+        let error = match self.in_time(commit(&mut open.handle)).await {
+            Ok(()) => {
                 open.handle.give_back();
-                Ok(())
+                return Ok(());
             }
-            End::Refused(error) if matches!(code(&error), "22012" | "25P02") => {
-                let identity = open.identity.clone();
-                roll_back(open, Error::TransactionEnded { identity, source: Some(error.into()) }).await
-            }
-            End::Refused(error) | End::Failed(error) => {
-                let error = store_error(Some(&open.identity), error);
-                roll_back(open, error).await
-            }
-            End::InDoubt(error) => {
+            Err(error) => error,
+        };
+        match server_error(&error).map(|e| e.severity()) {
+            // A session that is ended while it commits may have committed.
+            None | Some(PgSeverity::Fatal | PgSeverity::Panic) => {
                 // The broken connection goes first: the pool may hold only one.
                 let Open { handle, identity, token, seat, .. } = open;
                 drop(handle);
@@ -61,33 +65,21 @@ impl PgStore {
                 drop(seat);
                 settled
             }
+            // An answer, and so decided.
+            Some(_) => {
+                let error = store_error(Some(&open.identity), error);
+                roll_back(open, error).await
+            }
         }
     }
 
-    /// Sends the last message, and sorts what comes back.
-    async fn send(&self, handle: &mut PgHandle, message: String) -> End {
-        let mut written = false;
-        let answers = async {
-            let mut answers = (&mut **handle).fetch_many(sqlx::raw_sql(AssertSqlSafe(message)));
-            while let Some(answer) = answers.try_next().await? {
-                // The first statement has ended; what comes after it is the answer to `COMMIT`.
-                written |= matches!(answer, Either::Left(_));
-            }
-            Ok(())
-        };
-        let error = match tokio::time::timeout(self.settle_timeout, answers).await {
-            Ok(Ok(())) => return End::Committed,
-            Ok(Err(error)) => error,
-            Err(_) => return End::InDoubt(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-        };
-        match server_error(&error).map(|e| e.severity()) {
-            None => End::InDoubt(error),
-            // The statements run one after the other: `COMMIT` was never reached.
-            Some(_) if !written => End::Refused(error),
-            // A session that is ended while it commits may have committed.
-            Some(PgSeverity::Fatal | PgSeverity::Panic) => End::InDoubt(error),
-            Some(_) => End::Failed(error),
-        }
+    async fn in_time<T>(
+        &self,
+        statement: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, sqlx::Error> {
+        tokio::time::timeout(self.settle_timeout, statement)
+            .await
+            .unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
     }
 
     /// Finds out whether the run `token` committed: claims its identity anew, which blocks until the transaction in
@@ -95,34 +87,55 @@ impl PgStore {
     async fn settle(&self, identity: &Identity, token: Uuid, lost: sqlx::Error) -> Result<(), Error> {
         let deadline = Instant::now() + self.settle_timeout;
         loop {
-            match self.look(identity, token, deadline).await {
-                Ok(Ruling::Committed) => return Ok(()),
-                Ok(Ruling::NotCommitted) => return Err(Error::store(Some(identity), true, lost)),
-                Ok(Ruling::Ended) => {
+            let looked = tokio::time::timeout_at(deadline, self.look(identity, token, deadline)).await;
+            match looked {
+                Ok(Ok(Ruling::Committed)) => return Ok(()),
+                Ok(Ok(Ruling::NotCommitted)) => return Err(Error::store(Some(identity), true, lost)),
+                Ok(Ok(Ruling::Ended)) => {
                     let source = Some(BoxError::from(lost));
                     return Err(Error::TransactionEnded { identity: identity.clone(), source });
                 }
-                Err(error) if Instant::now() >= deadline => {
-                    tracing::warn!(%identity, %error, "the answer to COMMIT was lost, and the record could not be read");
+                Ok(Err(error)) if Instant::now() < deadline => {
+                    tracing::debug!(%identity, %error, "the record could not be read yet");
+                    tokio::time::sleep_until((Instant::now() + RECONNECT).min(deadline)).await;
+                }
+                Ok(Err(_)) | Err(_) => {
+                    tracing::warn!(%identity, "the answer to COMMIT was lost, and the record could not be read");
                     let source = Some(BoxError::from(lost));
                     return Err(Error::Unconfirmed { identity: identity.clone(), source });
                 }
-                Err(_) => tokio::time::sleep_until((Instant::now() + RECONNECT).min(deadline)).await,
             }
         }
     }
 
     async fn look(&self, identity: &Identity, token: Uuid, deadline: Instant) -> Result<Ruling, Error> {
         let mut handle = self.acquire(identity, deadline).await?;
-        self.begin(&mut handle, identity, deadline).await?;
-        let looked = tokio::time::timeout_at(deadline, ask(&mut handle, identity, token)).await;
-        match looked {
-            Ok(Ok(ruling)) => {
-                handle.give_back();
-                Ok(ruling)
+        self.begin(&mut handle, identity).await?;
+        let ruling = self.ask(&mut handle, identity, token, deadline).await;
+        let ruling = ruling.map_err(|e| store_error(Some(identity), e))?;
+        handle.give_back();
+        Ok(ruling)
+    }
+
+    async fn ask(
+        &self,
+        handle: &mut PgHandle,
+        identity: &Identity,
+        token: Uuid,
+        deadline: Instant,
+    ) -> Result<Ruling, sqlx::Error> {
+        loop {
+            let claim = Claim::new(identity.clone());
+            if self.write(handle, &claim, Uuid::new_v4(), None, deadline).await?.is_some() {
+                return Ok(Ruling::NotCommitted);
             }
-            Ok(Err(error)) => Err(store_error(Some(identity), error)),
-            Err(_) => Err(Error::store(Some(identity), true, "no answer in time")),
+            match record::read(handle, identity).await? {
+                Some(stored) if stored.token != token => return Ok(Ruling::NotCommitted),
+                Some(stored) if stored.record.processed_at.is_none() => return Ok(Ruling::Ended),
+                Some(_) => return Ok(Ruling::Committed),
+                // Swept between the two statements.
+                None => {}
+            }
         }
     }
 }
@@ -134,20 +147,25 @@ enum Ruling {
     Ended,
 }
 
-async fn ask(handle: &mut PgHandle, identity: &Identity, token: Uuid) -> Result<Ruling, sqlx::Error> {
-    loop {
-        let claim = Claim::new(identity.clone());
-        if claim::write(handle, &claim, Uuid::new_v4(), None).await?.is_some() {
-            return Ok(Ruling::NotCommitted);
-        }
-        match record::read(handle, identity).await? {
-            Some(stored) if stored.token != token => return Ok(Ruling::NotCommitted),
-            Some(stored) if stored.record.processed_at.is_none() => return Ok(Ruling::Ended),
-            Some(_) => return Ok(Ruling::Committed),
-            // Swept between the two statements.
-            None => {}
-        }
+/// How many records of this run there were to be written.
+async fn write_outcome(open: &mut Open<Postgres>, outcome: String) -> Result<u64, sqlx::Error> {
+    let written = sqlx::query(OUTCOME)
+        .bind(open.identity.operation())
+        .bind(open.identity.scope())
+        .bind(open.identity.key())
+        .bind(open.token)
+        .bind(JsonText(outcome))
+        .execute(&mut *open.handle)
+        .await?;
+    Ok(written.rows_affected())
+}
+
+/// Savepoints that the body left open are part of its run.
+async fn commit(handle: &mut PgHandle) -> Result<(), sqlx::Error> {
+    while handle.is_in_transaction() {
+        Manager::commit(handle).await?;
     }
+    Ok(())
 }
 
 /// Rolls back, and answers `error` whatever comes of it.
@@ -157,36 +175,4 @@ async fn roll_back(open: Open<Postgres>, error: Error) -> Result<(), Error> {
         tracing::debug!(%identity, %rollback, "the connection was closed instead of rolled back");
     }
     Err(error)
-}
-
-/// `AND CHAIN` leaves sqlx's count of open transactions right: it falls only by sending an end of its own, which then
-/// finds the empty transaction that this began, instead of none (a warning in the server's log). All values are
-/// hex-encoded, so that no setting of the session changes how they are read.
-fn last_message(identity: &Identity, token: Uuid, outcome: &str) -> String {
-    let mut message = String::with_capacity(2 * outcome.len() + 1024);
-    message.push_str("WITH run AS (UPDATE idem.inbox SET processed_at = clock_timestamp(), outcome = ");
-    push_text(&mut message, outcome);
-    message.push_str("::json WHERE operation = ");
-    push_text(&mut message, identity.operation());
-    message.push_str(" AND scope = ");
-    push_text(&mut message, identity.scope());
-    message.push_str(" AND key = ");
-    push_text(&mut message, identity.key());
-    message.push_str(" AND claim_token = '");
-    message.push_str(&token.to_string());
-    message.push_str(
-        "'::uuid AND xmin = pg_current_xact_id()::xid RETURNING 1) \
-         SELECT 1 / (SELECT count(*) FROM run); COMMIT AND CHAIN",
-    );
-    message
-}
-
-fn push_text(message: &mut String, text: &str) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    message.push_str("convert_from(decode('");
-    for byte in text.bytes() {
-        message.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        message.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    message.push_str("', 'hex'), 'UTF8')");
 }

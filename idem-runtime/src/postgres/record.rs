@@ -1,8 +1,13 @@
-//! Reading the record of an identity, with whose run it is and the database's clock.
+//! Reading the record of an identity, with whose run it is and the database's clock; and the two types of Postgres that
+//! this takes, without the features of sqlx that would bring them.
 
 use std::time::SystemTime;
 
-use sqlx::{PgConnection, Row};
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo, PgValueRef};
+use sqlx::{Decode, Encode, PgConnection, Postgres, Row, Type};
 use uuid::Uuid;
 
 use crate::time::from_micros;
@@ -22,12 +27,8 @@ pub(super) async fn read(
     identity: &Identity,
 ) -> Result<Option<Stored>, sqlx::Error> {
     let row = sqlx::query(
-        "SELECT fingerprint, outcome::text, claim_token,
-                (extract(epoch FROM claimed_at) * 1000000)::bigint,
-                (extract(epoch FROM processed_at) * 1000000)::bigint,
-                (extract(epoch FROM outcome_until) * 1000000)::bigint,
-                (extract(epoch FROM expires_at) * 1000000)::bigint,
-                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+        "SELECT fingerprint, outcome::text, claim_token, claimed_at, processed_at, outcome_until, expires_at,
+                clock_timestamp()
            FROM idem.inbox WHERE operation = $1 AND scope = $2 AND key = $3",
     )
     .bind(identity.operation())
@@ -36,12 +37,54 @@ pub(super) async fn read(
     .fetch_optional(conn)
     .await?;
     let Some(row) = row else { return Ok(None) };
-    let time = |column: usize| row.try_get::<Option<i64>, _>(column).map(|t| t.map(from_micros));
-    let mut record = Record::new(identity.clone(), from_micros(row.try_get(3)?));
+    let time =
+        |column: usize| row.try_get::<Option<Micros>, _>(column).map(|t| t.map(|Micros(t)| from_micros(t)));
+    let mut record = Record::new(identity.clone(), from_micros(row.try_get::<Micros, _>(3)?.0));
     record.fingerprint = row.try_get(0)?;
     record.outcome = row.try_get(1)?;
     record.processed_at = time(4)?;
     record.outcome_until = time(5)?;
     record.expires_at = time(6)?;
-    Ok(Some(Stored { record, token: row.try_get(2)?, now: from_micros(row.try_get(7)?) }))
+    let now = from_micros(row.try_get::<Micros, _>(7)?.0);
+    Ok(Some(Stored { record, token: row.try_get(2)?, now }))
+}
+
+/// A `timestamptz`, as microseconds since 1970. On the wire they count from 2000.
+pub(super) struct Micros(pub(super) i64);
+
+/// 2000-01-01, in microseconds since 1970.
+const EPOCH: i64 = 946_684_800_000_000;
+
+impl Type<Postgres> for Micros {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1184))
+    }
+}
+
+impl Encode<'_, Postgres> for Micros {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        Encode::<Postgres>::encode_by_ref(&(self.0 - EPOCH), buffer)
+    }
+}
+
+impl Decode<'_, Postgres> for Micros {
+    fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+        // Everything here is prepared, and so it comes in binary.
+        Ok(Self(i64::from_be_bytes(value.as_bytes()?.try_into()?) + EPOCH))
+    }
+}
+
+/// JSON that is text already.
+pub(super) struct JsonText(pub(super) String);
+
+impl Type<Postgres> for JsonText {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(114))
+    }
+}
+
+impl Encode<'_, Postgres> for JsonText {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        <&str as Encode<Postgres>>::encode_by_ref(&self.0.as_str(), buffer)
+    }
 }

@@ -24,6 +24,9 @@ type Manager = <Sqlite as Database>::TransactionManager;
 /// How long a `ROLLBACK` may take (a statement that nobody waits for any more may run before it).
 const ROLLBACK_WAIT: Duration = Duration::from_secs(2);
 
+/// The longest wait for another process, in milliseconds; a claim that waits longer begins again.
+const BUSY_TIMEOUT_MAX: u128 = 60_000;
+
 /// Primary result codes (<https://sqlite.org/rescode.html>); an extended code has its primary one in the low byte.
 pub(super) const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
@@ -48,6 +51,8 @@ pub(super) struct Writer {
 struct Guarded {
     conn: SqliteConnection,
     gate: Arc<AtomicBool>,
+    /// How long it waits for other processes, in milliseconds.
+    busy_timeout: u64,
 }
 
 impl Writer {
@@ -75,7 +80,7 @@ impl Writer {
             let gate = Arc::new(AtomicBool::new(false));
             let hook = Arc::clone(&gate);
             conn.lock_handle().await?.set_commit_hook(move || hook.load(Ordering::Acquire));
-            *turn = Some(Guarded { conn, gate });
+            *turn = Some(Guarded { conn, gate, busy_timeout: 0 });
         }
         Ok(SqliteHandle { turn, settled: false, runtime: Handle::current() })
     }
@@ -91,8 +96,15 @@ pub struct SqliteHandle {
 impl SqliteHandle {
     /// `BEGIN IMMEDIATE`, waiting for other processes until `deadline`.
     pub(super) async fn begin(&mut self, deadline: Instant) -> Result<(), sqlx::Error> {
-        let wait = deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 60_000);
-        let begin = AssertSqlSafe(format!("PRAGMA busy_timeout = {wait}; BEGIN IMMEDIATE")).into_sql_str();
+        let wait = deadline.saturating_duration_since(Instant::now()).as_millis().min(BUSY_TIMEOUT_MAX);
+        // In tenths of a second, so that it seldom has to be set.
+        let wait = u64::try_from(wait).unwrap_or(0).next_multiple_of(100).max(100);
+        let set = self.turn.as_mut().map(|guarded| std::mem::replace(&mut guarded.busy_timeout, wait));
+        let begin = if set == Some(wait) {
+            "BEGIN IMMEDIATE".into_sql_str()
+        } else {
+            AssertSqlSafe(format!("PRAGMA busy_timeout = {wait}; BEGIN IMMEDIATE")).into_sql_str()
+        };
         let begun = Manager::begin(self, Some(begin)).await;
         // Refused by SQLite itself, there is nothing to roll back, and the connection is fine.
         let refused = begun.as_ref().is_err_and(|e| e.as_database_error().is_some());

@@ -34,7 +34,7 @@ CREATE TABLE idem_inbox (
     outcome_until INTEGER,
     expires_at    INTEGER,
     PRIMARY KEY (operation, scope, key)
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX idem_inbox_expires_at ON idem_inbox (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX idem_inbox_outcome_until ON idem_inbox (outcome_until) WHERE outcome_until IS NOT NULL;
 ",

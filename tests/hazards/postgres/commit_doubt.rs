@@ -62,8 +62,17 @@ fn takeable(key: &str) -> Claim {
 }
 
 async fn apply(store: &PgStore, key: &str) -> Result<bool, Error> {
-    let outcome = run(store, takeable(key), async |tx: &mut Tx| effect(tx, key).await).await;
-    match outcome {
+    apply_then(store, key, || {}).await
+}
+
+/// `arm` is called at the end of the body.
+async fn apply_then(store: &PgStore, key: &str, arm: impl FnOnce()) -> Result<bool, Error> {
+    let body = async |tx: &mut Tx| {
+        effect(tx, key).await?;
+        arm();
+        Ok(())
+    };
+    match run(store, takeable(key), body).await {
         Ok(outcome) => Ok(!outcome.is_replay()),
         Err(Fail::Idem(error)) => Err(error),
         // The line broke inside the body.
@@ -145,8 +154,8 @@ async fn a_commit_that_happened_is_a_success_though_its_answer_was_lost() {
     for how in [Break::Reset, Break::Close, Break::Silence] {
         let key = format!("{how:?}");
         let store = line.warm(1).await;
-        how.arm(&line.proxy, Trigger::answered_statement("COMMIT AND CHAIN"));
-        assert!(apply(&store, &key).await.expect("it happened, and that was found out"));
+        let arm = || how.arm(&line.proxy, Trigger::answered_statement("COMMIT"));
+        assert!(apply_then(&store, &key, arm).await.expect("it happened, and that was found out"));
         assert!(line.proxy.fired());
         line.assert_true(&key, Ok(true), 1).await;
     }
@@ -158,8 +167,8 @@ async fn a_commit_that_never_arrived_is_an_error_and_a_retry_runs() {
     for how in [Break::Reset, Break::Close, Break::Silence] {
         let key = format!("{how:?}");
         let store = line.warm(1).await;
-        how.arm(&line.proxy, Trigger::before_statement("COMMIT AND CHAIN"));
-        let error = apply(&store, &key).await.expect_err("it did not happen");
+        let arm = || how.arm(&line.proxy, Trigger::before_statement("COMMIT"));
+        let error = apply_then(&store, &key, arm).await.expect_err("it did not happen");
         assert!(line.proxy.fired());
         assert!(error.is_retryable(), "{error:?}");
         line.assert_true(&key, Err(error), 1).await;
@@ -169,18 +178,15 @@ async fn a_commit_that_never_arrived_is_an_error_and_a_retry_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_takeover_in_doubt_is_settled_too() {
     let line = Line::new().await;
-    for (n, trigger) in [
-        (1, Trigger::answered_statement("COMMIT AND CHAIN")),
-        (0, Trigger::before_statement("COMMIT AND CHAIN")),
-    ] {
+    for (n, trigger) in [(1, Trigger::answered_statement("COMMIT")), (0, Trigger::before_statement("COMMIT"))]
+    {
         let key = format!("k{n}");
         let store = line.warm(1).await;
         assert!(apply(&store, &key).await.expect("runs"));
         line.db
             .execute(&format!("UPDATE {INBOX} SET expires_at = now() - interval '1 s' WHERE key = '{key}'"))
             .await;
-        line.proxy.cut_on(trigger);
-        let told = apply(&store, &key).await;
+        let told = apply_then(&store, &key, || line.proxy.cut_on(trigger)).await;
         assert!(line.proxy.fired());
         assert_eq!(told.is_ok(), n == 1, "{told:?}");
         line.assert_true(&key, told, 2).await;
@@ -191,7 +197,6 @@ async fn a_takeover_in_doubt_is_settled_too() {
 async fn a_strangers_claim_meanwhile_is_not_taken_for_ours() {
     let line = Line::new().await;
     let store = line.warm(1).await;
-    line.proxy.cut_on(Trigger::before_statement("COMMIT AND CHAIN"));
     // It waits on the key, and gets it when the first connection is cut, before or while ours is settled.
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     let stranger = tokio::spawn({
@@ -212,6 +217,7 @@ async fn a_strangers_claim_meanwhile_is_not_taken_for_ours() {
             async || line.db.count(waiting).await == 1,
         )
         .await;
+        line.proxy.cut_on(Trigger::before_statement("COMMIT"));
         Ok(())
     });
     let told = told.await.expect_err("the stranger has it").idem();
@@ -226,14 +232,10 @@ async fn no_answer_at_all_is_unconfirmed_and_a_retry_gives_the_outcome() {
     let line = Line::new().await;
     let store = line.warm(2).await;
     let store = store.with_claim_wait(Duration::from_millis(300));
-    line.proxy.silence_on(Trigger::answered_statement("COMMIT AND CHAIN"));
     let started = std::time::Instant::now();
     let told = run(&store, takeable("k"), async |tx: &mut Tx| {
         effect(tx, "k").await?;
-        // Every new connection is silent from its first message on.
-        line.proxy.silence_on(Trigger::message(1).every_connection());
-        line.proxy.heal();
-        line.proxy.silence_on(Trigger::answered_statement("COMMIT AND CHAIN"));
+        line.proxy.silence_on(Trigger::answered_statement("COMMIT"));
         line.proxy.silence_on(Trigger::before_statement("BEGIN").every_connection());
         Ok(7)
     });

@@ -357,9 +357,15 @@ async fn a_sweep_between_begin_and_claim_does_not_let_an_old_message_run() {
     let occurred_at = std::time::SystemTime::now() - second / 4;
     let claim = || claim("k").with_retain(Retain::For(second)).with_occurred_at(occurred_at);
     run(&store, claim(), async |tx| effect(tx, "k").await).await.expect("runs");
-    // The duplicate has begun, and waits for the table; meanwhile the record expires and is swept.
+    // The duplicate has begun, and waits before it inserts; meanwhile the record expires and is swept.
+    db.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
+         CREATE TRIGGER wait BEFORE INSERT ON idem.inbox FOR EACH STATEMENT EXECUTE FUNCTION wait()",
+    )
+    .await;
     let mut sweeper = db.pool.begin().await.expect("begun");
-    sqlx::query("LOCK TABLE idem.inbox IN SHARE MODE").execute(&mut *sweeper).await.expect("locked");
+    sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *sweeper).await.expect("locked");
     let late = tokio::spawn({
         let (store, claim) = (store.clone(), claim());
         async move { run(&store, claim, async |tx| effect(tx, "k").await).await }

@@ -1,0 +1,52 @@
+//! What is compared, on each database: the body in a bare transaction, the same pattern by hand, and the macro. All
+//! run the very same body, one UPDATE and one INSERT, on equally configured connections.
+//!
+//! The version by hand is what a good engineer writes with sqlx's ordinary interface when once, the same answer and
+//! the same request are asked for: claim by an insert, body, outcome, commit; prepared statements, no round trip
+//! too many. It has none of the rest: no bound on the wait, no settled commit, no safety when it is cancelled, no
+//! notice of a body that ended its transaction.
+
+pub mod postgres;
+pub mod sqlite;
+
+use std::future::Future;
+
+use anyhow::Result;
+use idem_runtime::Outcome;
+use sha2::{Digest, Sha256};
+
+use crate::request::{Payment, Receipt};
+
+/// How long records are kept, by hand too.
+pub const RETAIN_SECONDS: i64 = 30 * 86_400;
+
+/// The operation's name in the records by hand, as the macro writes one too.
+pub const OPERATION: &str = "payment.book";
+
+/// The same service in its versions, on one database.
+pub trait Variants: Clone + Send + Sync + 'static {
+    /// The body in a transaction, and nothing else.
+    fn bare(&self, payment: Payment) -> impl Future<Output = Result<Receipt>> + Send;
+
+    /// The pattern by hand.
+    fn by_hand(&self, payment: Payment) -> impl Future<Output = Result<Outcome<Receipt>>> + Send;
+
+    /// The macro, with `()` as outcome.
+    fn annotated_unit(&self, payment: Payment) -> impl Future<Output = Result<Outcome<()>>> + Send;
+
+    /// The macro, with a struct as outcome.
+    fn annotated(&self, payment: Payment) -> impl Future<Output = Result<Outcome<Receipt>>> + Send;
+
+    /// Waits until all connections are back where they came from: what a call leaves to be done after its answer
+    /// must not fall into the next block.
+    fn settled(&self) -> impl Future<Output = ()> + Send;
+
+    /// How many payments are booked.
+    fn booked(&self) -> impl Future<Output = Result<i64>> + Send;
+}
+
+/// The digest of the material fields, by hand: enough for values whose JSON always looks the same.
+fn digest_by_hand(payment: &Payment) -> Result<Vec<u8>> {
+    let material = (payment.account, payment.amount, &payment.currency, &payment.destination);
+    Ok(Sha256::digest(serde_json::to_vec(&material)?).to_vec())
+}
