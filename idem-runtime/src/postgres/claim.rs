@@ -22,8 +22,9 @@ use crate::{Claim, Claimed, Concurrent, Error, Identity, Judgement};
 /// How much later than the server's own timeout the client gives up: only where the server does not answer.
 const UNANSWERED: Duration = Duration::from_secs(1);
 
-/// How long a duplicate that does not want to wait still waits in the database, where the first run may be
-/// another process's: long enough for locks that are held for a moment only.
+/// How long a duplicate that does not want to wait still waits for a lock in the database, where the first run may
+/// be another process's: long enough for locks that are held for a moment only. (As the timeout of a lock: a slow
+/// database, or one that is far away, is no run in progress.)
 const REJECT_WAIT: Duration = Duration::from_millis(20);
 
 /// What the body gets back of the session's own, wherever the claim succeeds, and the clock at that moment.
@@ -94,13 +95,9 @@ impl PgStore {
             Boarding::Done(record) => return Ok(Claimed::Done(record)),
             Boarding::Go(seat) => seat,
         };
-        let last = match claim.concurrent {
-            Concurrent::Wait => deadline,
-            Concurrent::Reject => deadline.min(Instant::now() + REJECT_WAIT),
-        };
         let mut handle = self.acquire(identity, deadline).await?;
         loop {
-            match self.round(handle, &claim, last).await? {
+            match self.round(handle, &claim, deadline).await? {
                 Round::Taken { handle, token, now } => {
                     if let Err(error) = claim.judge_absent(now) {
                         handle.give_back();
@@ -118,7 +115,7 @@ impl PgStore {
                     }
                     return verdict.map(|_| Claimed::Done(record));
                 }
-                Round::Again(error) if Instant::now() >= last => {
+                Round::Again(error) if Instant::now() >= deadline => {
                     return Err(store_error(Some(identity), error));
                 }
                 Round::Again(_) => handle = self.acquire(identity, deadline).await?,
@@ -130,7 +127,11 @@ impl PgStore {
     async fn round(&self, mut handle: PgHandle, claim: &Claim, last: Instant) -> Result<Round, Error> {
         let started = Instant::now();
         let identity = &claim.identity;
-        self.begin(&mut handle, identity, last).await?;
+        let lock_wait = match claim.concurrent {
+            Concurrent::Wait => None,
+            Concurrent::Reject => Some(REJECT_WAIT),
+        };
+        self.begin(&mut handle, identity, last, lock_wait).await?;
         let token = Uuid::new_v4();
         loop {
             let taken = match within(last, write(&mut handle, claim, token, None)).await {
@@ -152,8 +153,14 @@ impl PgStore {
                 }
                 Err(error) => {
                     let retry = matches!(code(&error), "40001" | "40P01");
-                    // Ours, as the server's clock had it; anybody else who cancels statements does not wait for this.
-                    let timed_out = code(&error) == "57014" && Instant::now() + CLOCK_SLACK >= last;
+                    let timed_out = match code(&error) {
+                        // Ours, as the server's clock had it; anybody else who cancels statements does not wait
+                        // for this.
+                        "57014" => Instant::now() + CLOCK_SLACK >= last,
+                        // The table's own lock is held since `BEGIN`: it waited for the key.
+                        "55P03" => lock_wait.is_some(),
+                        _ => false,
+                    };
                     if super::connection::server_error(&error).is_some() {
                         handle.give_back();
                     }
@@ -187,14 +194,17 @@ impl PgStore {
         Ok(taken.map_or(Found::Nothing, Found::TakenOver))
     }
 
-    /// `BEGIN`, and in the same message what the claim needs. Every setting is local to the transaction.
+    /// `BEGIN`, and in the same message what the claim needs. Every setting is local to the transaction. `lock_wait`
+    /// bounds each wait for a lock; without it only `last` does.
     pub(super) async fn begin(
         &self,
         handle: &mut PgHandle,
         identity: &Identity,
         last: Instant,
+        lock_wait: Option<Duration>,
     ) -> Result<(), Error> {
         let wait = last.saturating_duration_since(Instant::now()).as_millis().clamp(1, i32::MAX as u128);
+        let lock_wait = lock_wait.map_or(0, |wait| wait.as_millis());
         let idle = self.idle_timeout.as_millis().clamp(1, i32::MAX as u128);
         let durable = if self.session_commit {
             ""
@@ -205,7 +215,7 @@ impl PgStore {
         let begin = format!(
             "BEGIN; SELECT set_config('idem.lock_timeout', current_setting('lock_timeout'), true),
                 set_config('idem.statement_timeout', current_setting('statement_timeout'), true),
-                set_config('lock_timeout', '0', true), set_config('statement_timeout', '{wait}', true),
+                set_config('lock_timeout', '{lock_wait}', true), set_config('statement_timeout', '{wait}', true),
                 set_config('idle_in_transaction_session_timeout', CASE WHEN extract(epoch FROM
                     current_setting('idle_in_transaction_session_timeout')::interval) * 1000 BETWEEN 1 AND {idle}
                     THEN current_setting('idle_in_transaction_session_timeout') ELSE '{idle}' END, true){durable};

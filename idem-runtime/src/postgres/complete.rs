@@ -114,7 +114,7 @@ impl PgStore {
 
     async fn look(&self, identity: &Identity, token: Uuid, deadline: Instant) -> Result<Ruling, Error> {
         let mut handle = self.acquire(identity, deadline).await?;
-        self.begin(&mut handle, identity, deadline).await?;
+        self.begin(&mut handle, identity, deadline, None).await?;
         let looked = tokio::time::timeout_at(deadline, ask(&mut handle, identity, token)).await;
         match looked {
             Ok(Ok(ruling)) => {

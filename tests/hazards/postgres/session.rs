@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use idem_runtime::{Claim, Error, Identity, Older, PgStore, Retain, Store as _, Verified};
+use idem_runtime::{
+    Claim, Claimed, Concurrent, Error, Identity, Older, PgStore, Retain, Store as _, Verified,
+};
 use idem_testkit::postgres::Postgres;
 use sqlx::AssertSqlSafe;
 use tokio::sync::oneshot;
@@ -389,4 +391,44 @@ async fn a_body_that_panics_with_a_query_on_its_way_frees_the_key() {
     std::panic::AssertUnwindSafe(body).catch_unwind().await.expect_err("goes on");
     run(&*store, claim("k"), async |_| Ok(())).await.expect("runs");
     db.assert_no_open_transaction().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reject_is_at_once_also_about_the_run_of_another_process() {
+    // C4
+    let db = Db::fresh().await;
+    let held = db.store().await.claim(claim("k")).await.expect("claimed");
+    let store = db.store().await;
+    store.check().await.expect("ready");
+    let started = Instant::now();
+    let reject = || claim("k").with_concurrent(Concurrent::Reject);
+    let error = run(&store, reject(), async |_| Ok(())).await.expect_err("still running").idem();
+    assert!(matches!(error, Error::InProgress { .. }), "{error:?}");
+    assert!(started.elapsed() < Duration::from_secs(5), "not after the claim wait of 10 s");
+    store_released(&db, held).await;
+    assert!(!run(&store, reject(), async |_| Ok(())).await.expect("runs").is_replay());
+}
+
+/// Drops a claim, and waits until the database knows.
+async fn store_released(db: &Db, held: Claimed<Tx>) {
+    drop(held);
+    db.assert_no_open_transaction().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_database_is_no_run_in_progress_for_reject() {
+    // C4: only a wait for the first run counts.
+    let db = Db::fresh().await;
+    db.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END';
+         CREATE TRIGGER slow BEFORE INSERT ON idem.inbox FOR EACH ROW EXECUTE FUNCTION slow()",
+    )
+    .await;
+    let store = db.store().await;
+    for replay in [false, true] {
+        let reject = claim("k").with_concurrent(Concurrent::Reject);
+        let outcome = run(&store, reject, async |_| Ok(())).await.expect("nobody else is there");
+        assert_eq!(outcome.is_replay(), replay);
+    }
 }
