@@ -62,8 +62,8 @@ fn takeable(key: &str) -> Claim {
 }
 
 async fn apply(store: &PgStore, key: &str) -> Result<bool, Error> {
-    let outcome = run(store, takeable(key), async |tx: &mut Tx| effect(tx, key).await).await;
-    match outcome {
+    let outcome = run(store, takeable(key), async |tx: &mut Tx| effect(tx, key).await);
+    match tokio::time::timeout(Duration::from_secs(40), outcome).await.expect("in bounded time") {
         Ok(outcome) => Ok(!outcome.is_replay()),
         Err(Fail::Idem(error)) => Err(error),
         // The line broke inside the body.
@@ -223,28 +223,28 @@ async fn a_strangers_claim_meanwhile_is_not_taken_for_ours() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_at_all_is_unconfirmed_and_a_retry_gives_the_outcome() {
     // C10b: also the connections that would settle it are silent.
-    let line = Line::new().await;
-    let store = line.warm(2).await;
-    let store = store.with_claim_wait(Duration::from_millis(300));
-    line.proxy.silence_on(Trigger::answered_statement("COMMIT AND CHAIN"));
-    let started = std::time::Instant::now();
-    let told = run(&store, takeable("k"), async |tx: &mut Tx| {
-        effect(tx, "k").await?;
-        // Every new connection is silent from its first message on.
-        line.proxy.silence_on(Trigger::message(1).every_connection());
+    for silent_at in ["BEGIN", "INSERT INTO idem.inbox"] {
+        let line = Line::new().await;
+        let store = line.warm(2).await;
+        let store = store.with_claim_wait(Duration::from_millis(300));
+        let started = std::time::Instant::now();
+        let told = run(&store, takeable("k"), async |tx: &mut Tx| {
+            effect(tx, "k").await?;
+            line.proxy.silence_on(Trigger::answered_statement("COMMIT AND CHAIN"));
+            line.proxy.silence_on(Trigger::before_statement(silent_at).every_connection());
+            Ok(7)
+        });
+        let told = tokio::time::timeout(Duration::from_secs(20), told).await.expect("in bounded time");
+        let error = told.expect_err("nothing is known").idem();
+        assert!(matches!(error, Error::Unconfirmed { .. }) && error.is_retryable(), "{error:?}");
+        assert!(error.to_string().contains("retry with the same key"));
+        assert!(started.elapsed() < 10 * SETTLE, "{:?}", started.elapsed());
         line.proxy.heal();
-        line.proxy.silence_on(Trigger::answered_statement("COMMIT AND CHAIN"));
-        line.proxy.silence_on(Trigger::before_statement("BEGIN").every_connection());
-        Ok(7)
-    });
-    let error = told.await.expect_err("nothing is known").idem();
-    assert!(matches!(error, Error::Unconfirmed { .. }) && error.is_retryable(), "{error:?}");
-    assert!(error.to_string().contains("retry with the same key"));
-    assert!(started.elapsed() < 10 * SETTLE, "{:?}", started.elapsed());
-    line.proxy.heal();
-    let retry = run(&line.db.store().await, takeable("k"), async |_| Ok(8)).await.expect("it is known now");
-    assert!(retry.is_replay() && retry.into_inner() == 7);
-    assert_eq!(line.effects("k").await, 1);
+        let retry =
+            run(&line.db.store().await, takeable("k"), async |_| Ok(8)).await.expect("it is known now");
+        assert!(retry.is_replay() && retry.into_inner() == 7);
+        assert_eq!(line.effects("k").await, 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,4 +267,97 @@ async fn a_session_that_is_ended_while_it_commits_is_in_doubt_and_settled() {
     let error = told.await.expect_err("the trigger ends the session before it commits").idem();
     assert!(matches!(error, Error::Store { retryable: true, .. }), "{error:?}");
     assert!(store.find(&identity("k")).await.expect("asked").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_without_an_answer_ends_soon_after_the_claim_wait() {
+    let line = Line::new().await;
+    for statement in ["BEGIN", "INSERT INTO idem.inbox"] {
+        let store = line.warm(1).await.with_claim_wait(Duration::from_millis(300));
+        line.proxy.silence_on(Trigger::before_statement(statement));
+        let told = tokio::time::timeout(Duration::from_secs(8), apply(&store, "k")).await;
+        let error = told.expect("in time").expect_err("no answer");
+        assert!(line.proxy.fired() && error.is_retryable(), "{error:?}");
+        // Its connection is not given to the next one, though it may still come to life.
+        line.proxy.heal();
+        let next = store.with_claim_wait(Duration::from_secs(10));
+        assert!(apply(&next, statement).await.expect("on another connection"));
+        line.proxy.cut_all();
+    }
+    line.assert_true("k", Err(Error::store(None, true, "no answer")), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_without_an_answer_does_not_hold_up_the_users_error() {
+    let line = Line::new().await;
+    let store = line.warm(1).await;
+    let failed = run::<_, (), _>(&store, takeable("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        line.proxy.silence_on(Trigger::before_statement("ROLLBACK"));
+        Err(Fail::Told)
+    });
+    let told = tokio::time::timeout(Duration::from_secs(8), failed).await.expect("in time");
+    assert!(line.proxy.fired() && matches!(told, Err(Fail::Told)), "{told:?}");
+    line.proxy.cut_all();
+    line.assert_true("k", Err(Error::store(None, true, "the body failed")), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_still_goes_on_is_waited_for() {
+    // C10: the line is gone while the server is still at the deferred work of the `COMMIT`. Whoever only reads then
+    // finds no record.
+    let line = Line::new().await;
+    line.db
+        .execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';
+             CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON named DEFERRABLE INITIALLY DEFERRED
+                 FOR EACH ROW EXECUTE FUNCTION slow()",
+        )
+        .await;
+    for how in [Break::Reset, Break::Close] {
+        let key = format!("{how:?}");
+        let store = line.warm(1).await.with_settle_timeout(Duration::from_secs(20));
+        how.arm(&line.proxy, Trigger::forwarded_statement("COMMIT AND CHAIN"));
+        let told = run(&store, takeable(&key), async |tx: &mut Tx| {
+            effect(tx, &key).await?;
+            sqlx::query("INSERT INTO named (name) VALUES ($1)").bind(key.clone()).execute(&mut **tx).await?;
+            Ok(())
+        });
+        assert!(!told.await.expect("it happens, and that is found out").is_replay());
+        assert!(line.proxy.fired());
+        line.assert_true(&key, Ok(true), 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_the_first_connection_is_asked_again() {
+    // C10: as one that is starting again.
+    let line = Line::new().await;
+    let store = line.warm(1).await.with_settle_timeout(Duration::from_secs(20));
+    let told = run(&store, takeable("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        line.proxy.cut_on(Trigger::answered_statement("COMMIT AND CHAIN"));
+        line.proxy.cut_on(Trigger::before_statement("BEGIN"));
+        Ok(())
+    });
+    assert!(!told.await.expect("it happened, and that was found out").is_replay());
+    assert!(line.proxy.fired());
+    line.assert_true("k", Ok(true), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_the_body_committed_by_itself_is_not_taken_for_the_lost_commit() {
+    // C10, C11c
+    let line = Line::new().await;
+    let store = line.warm(1).await;
+    line.proxy.cut_on(Trigger::before_statement("COMMIT AND CHAIN"));
+    let told = run(&store, takeable("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        sqlx::raw_sql("COMMIT; BEGIN").execute(&mut **tx).await?;
+        Ok(())
+    });
+    let error = told.await.expect_err("it has no outcome").idem();
+    assert!(line.proxy.fired());
+    assert!(matches!(error, Error::TransactionEnded { .. }), "{error:?}");
 }
