@@ -1,6 +1,10 @@
 //! A `COMMIT` whose answer does not come (C10, C10b). The proxy cuts, or goes silent, at each message of the wire in
 //! turn. Whatever the caller is told must be true, and a retry with the key must end in exactly one effect.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use idem_runtime::{Claim, Error, Older, PgStore, Retain, Store as _};
@@ -360,4 +364,77 @@ async fn a_record_that_the_body_committed_by_itself_is_not_taken_for_the_lost_co
     let error = told.await.expect_err("it has no outcome").idem();
     assert!(line.proxy.fired());
     assert!(matches!(error, Error::TransactionEnded { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_ended_after_it_committed_is_a_success() {
+    let db = Db::fresh().await;
+    let (_, server) = db.url().split_once('@').expect("a user in the url");
+    let (server, _) = server.split_once('/').expect("a database in the url");
+    let line = dying_at_the_commit(server.parse().expect("an address"));
+    let url = format!("{}?sslmode=disable", db.url().replace(server, &line.to_string()));
+    let store = PgStore::new(pool(&url, 1));
+    let told = run(&store, claim("k"), async |tx: &mut Tx| effect(tx, "k").await).await;
+    assert!(!told.expect("it happened, and that was found out").is_replay());
+    assert!(run(&store, claim("k"), async |_| Ok(())).await.expect("replays").is_replay());
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
+}
+
+/// A line to `server` on which the answer to `COMMIT` is that the session is being ended.
+fn dying_at_the_commit(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let client = client.expect("accepted");
+            let server = TcpStream::connect(server).expect("connected");
+            let committing = Arc::new(AtomicBool::new(false));
+            let question = (
+                client.try_clone().expect("a handle"),
+                server.try_clone().expect("a handle"),
+                Arc::clone(&committing),
+            );
+            std::thread::spawn(move || ask(question.0, question.1, &question.2));
+            std::thread::spawn(move || answer(server, client, &committing));
+        }
+    });
+    address
+}
+
+fn ask(mut client: TcpStream, mut server: TcpStream, committing: &AtomicBool) {
+    let mut question = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = client.read(&mut question) {
+        let question = &question[..length];
+        if question.windows(6).any(|word| word == b"COMMIT") {
+            committing.store(true, Ordering::SeqCst);
+        }
+        if server.write_all(question).is_err() {
+            break;
+        }
+    }
+    _ = server.shutdown(Shutdown::Both);
+}
+
+fn answer(mut server: TcpStream, mut client: TcpStream, committing: &AtomicBool) {
+    let (mut head, mut completed) = ([0; 5], 0);
+    while server.read_exact(&mut head).is_ok() {
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let mut body = vec![0; length - 4];
+        if server.read_exact(&mut body).is_err() {
+            break;
+        }
+        // The statement that stores the outcome has ended, and then `COMMIT`.
+        completed += usize::from(head[0] == b'C' && committing.load(Ordering::SeqCst));
+        if completed == 2 {
+            let fatal = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0";
+            let length = u32::try_from(fatal.len() + 4).expect("short").to_be_bytes();
+            _ = client.write_all(&[&b"E"[..], &length, fatal].concat());
+            break;
+        }
+        if client.write_all(&[&head[..], &body].concat()).is_err() {
+            break;
+        }
+    }
+    _ = client.shutdown(Shutdown::Both);
+    _ = server.shutdown(Shutdown::Both);
 }
