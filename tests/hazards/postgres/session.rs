@@ -721,3 +721,24 @@ async fn what_may_succeed_later_is_retryable_and_nothing_else_is() {
         assert!(matches!(error, Error::Store { retryable, .. } if retryable == expected), "{error:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_loser_that_waits_in_the_database_runs_when_the_winner_of_another_process_fails() {
+    // C3
+    let db = Db::fresh().await;
+    let winner = db.store().await;
+    let Claimed::Fresh(tx) = winner.claim(claim("k")).await.expect("claimed") else { panic!("it is fresh") };
+    let loser = tokio::spawn({
+        let store = db.store().await;
+        async move { run(&store, claim("k"), async |tx: &mut Tx| effect(tx, "k").await).await }
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                    AND query LIKE 'INSERT INTO idem.inbox%' AND datname = current_database()";
+    idem_testkit::wait::eventually("the loser waits", Duration::from_secs(8), async || {
+        db.count(waiting).await == 1
+    })
+    .await;
+    winner.release(tx).await.expect("rolled back");
+    assert!(!loser.await.expect("no panic").expect("runs").is_replay());
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
+}
