@@ -13,8 +13,9 @@ async fn post(
         ::vendor::idem::__private::Duration::from_secs(2592000u64)), crate
         ::vendor::idem::Retain::For(crate
         ::vendor::idem::__private::Duration::from_secs(2592000u64)), crate
-        ::vendor::idem::Older::Run, crate ::vendor::idem::__private::file!(), crate
-        ::vendor::idem::__private::line!())
+        ::vendor::idem::Older::Run, (crate ::vendor::idem::__private::file!(), crate
+        ::vendor::idem::__private::line!(), crate ::vendor::idem::__private::column!(),
+        crate ::vendor::idem::__private::module_path!()))
     }
     let __handler = crate::vendor::idem::__private::handler::<
         SqliteTx,

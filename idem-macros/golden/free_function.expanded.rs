@@ -7,8 +7,9 @@ pub async fn approve(
     ::idem_runtime::__private::inventory::submit! {
         ::idem_runtime::OperationInfo::__new("invoice.approve",
         ::idem_runtime::Retain::Forever, ::idem_runtime::Retain::Forever,
-        ::idem_runtime::Older::Refuse, ::idem_runtime::__private::file!(),
-        ::idem_runtime::__private::line!())
+        ::idem_runtime::Older::Refuse, (::idem_runtime::__private::file!(),
+        ::idem_runtime::__private::line!(), ::idem_runtime::__private::column!(),
+        ::idem_runtime::__private::module_path!()))
     }
     let __handler = ::idem_runtime::__private::handler::<
         PgTx,

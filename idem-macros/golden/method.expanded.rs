@@ -12,8 +12,9 @@ impl<P: Prices> Billing<P> {
             ::idem_runtime::OperationInfo::__new("order.bill",
             ::idem_runtime::Retain::For(::idem_runtime::__private::Duration::from_secs(604800u64)),
             ::idem_runtime::Retain::For(::idem_runtime::__private::Duration::from_secs(2592000u64)),
-            ::idem_runtime::Older::Refuse, ::idem_runtime::__private::file!(),
-            ::idem_runtime::__private::line!())
+            ::idem_runtime::Older::Refuse, (::idem_runtime::__private::file!(),
+            ::idem_runtime::__private::line!(), ::idem_runtime::__private::column!(),
+            ::idem_runtime::__private::module_path!()))
         }
         let __handler = ::idem_runtime::__private::handler::<
             PgTx,

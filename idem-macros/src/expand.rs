@@ -145,7 +145,8 @@ fn registration(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
     quote! {
         #outside_impl
         #private::inventory::submit! {
-            #krate::OperationInfo::__new(#operation, #retain, #remember, #older, #private::file!(), #private::line!())
+            #krate::OperationInfo::__new(#operation, #retain, #remember, #older,
+                (#private::file!(), #private::line!(), #private::column!(), #private::module_path!()))
         }
     }
 }

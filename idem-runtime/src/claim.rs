@@ -181,9 +181,9 @@ impl Claim {
             return Ok(());
         };
         self.check_occurred_at(now)?;
-        let (Older::Refuse, false, Some(remember)) =
-            (self.older, self.pass_horizon, self.identity_kept_for())
-        else {
+        // Whoever wants it run again has decided about its age too.
+        let passes = self.pass_horizon || self.run_again;
+        let (Older::Refuse, false, Some(remember)) = (self.older, passes, self.identity_kept_for()) else {
             return Ok(());
         };
         match now.duration_since(occurred_at) {
@@ -283,4 +283,128 @@ pub enum Judgement {
     Replay,
     /// The record no longer counts: reset every column of it and run.
     TakeOver,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Verified;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const TICK: Duration = Duration::from_micros(1);
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_764_530_000)
+    }
+
+    fn fingerprint(amount: u8) -> Fingerprint {
+        Fingerprint::builder("op").field("amount", &amount).expect("canonical").build()
+    }
+
+    fn claim() -> Claim {
+        Claim::new(Identity::new("op", &Verified::vouch("s"), "k").expect("valid"))
+            .with_fingerprint(fingerprint(1))
+            .with_retain(Retain::For(HOUR))
+    }
+
+    /// Completed an hour ago; kept without end.
+    fn record() -> Record {
+        let mut record = Record::new(claim().identity, now() - HOUR);
+        record.fingerprint = Some(fingerprint(1).to_bytes());
+        record.processed_at = Some(now() - HOUR);
+        record.outcome = Some("null".to_owned());
+        record
+    }
+
+    #[test]
+    fn a_record_expires_after_its_last_moment_and_not_in_it() {
+        // C28, C29
+        let mut kept = record();
+        kept.outcome_until = Some(now());
+        kept.expires_at = Some(now());
+        for older in [Older::Refuse, Older::Run] {
+            let claim = claim().with_older(older);
+            assert_eq!(claim.judge(&kept, now()).expect("in its last moment"), Judgement::Replay);
+        }
+        let later = claim().judge(&kept, now() + TICK);
+        assert!(matches!(later, Err(Error::BeyondHorizon { .. })), "{later:?}");
+        let later = claim().with_older(Older::Run).judge(&kept, now() + TICK);
+        assert_eq!(later.expect("taken over"), Judgement::TakeOver);
+        kept.expires_at = Some(now() + HOUR);
+        let later = claim().judge(&kept, now() + TICK);
+        assert!(matches!(later, Err(Error::Expired { .. })), "{later:?}");
+    }
+
+    #[test]
+    fn a_message_is_too_old_after_remember_and_too_early_after_a_day_and_not_in_that_moment() {
+        // C29, C29c: a record that was written for it would be there for exactly as long.
+        let at = |occurred_at: SystemTime| claim().with_occurred_at(occurred_at);
+        at(now() - HOUR).judge_absent(now()).expect("its record would still be there");
+        let old = at(now() - HOUR - TICK).judge_absent(now());
+        assert!(matches!(old, Err(Error::BeyondHorizon { .. })), "{old:?}");
+        at(now() - HOUR - TICK).with_older(Older::Run).judge_absent(now()).expect("wanted");
+
+        at(now() + MAX_AHEAD).judge_absent(now()).expect("just in time");
+        at(now() + MAX_AHEAD).judge(&record(), now()).expect("just in time");
+        let early = [
+            at(now() + MAX_AHEAD + TICK).judge_absent(now()).err(),
+            at(now() + MAX_AHEAD + TICK).with_older(Older::Run).judge_absent(now()).err(),
+            at(now() + MAX_AHEAD + TICK).judge(&record(), now()).err(),
+        ];
+        assert!(early.iter().all(|e| matches!(e, Some(Error::InvalidOccurredAt { .. }))), "{early:?}");
+    }
+
+    #[test]
+    fn of_several_reasons_the_first_in_the_documented_order_is_given() {
+        // C29, C25
+        let mut record = record();
+        record.outcome_until = Some(now() - TICK);
+        record.processed_at = None;
+        record.outcome = None;
+        record.expires_at = Some(now() - TICK);
+        let claim = claim().with_fingerprint(fingerprint(2)).with_occurred_at(now() + MAX_AHEAD + TICK);
+        let verdict = claim.judge(&record, now());
+        assert!(matches!(verdict, Err(Error::InvalidOccurredAt { .. })), "{verdict:?}");
+        let claim = claim.with_occurred_at(now());
+        let verdict = claim.judge(&record, now());
+        assert!(matches!(verdict, Err(Error::BeyondHorizon { .. })), "{verdict:?}");
+        record.expires_at = Some(now());
+        let verdict = claim.judge(&record, now());
+        assert!(matches!(verdict, Err(Error::Mismatch { .. })), "{verdict:?}");
+        let claim = claim.with_fingerprint(None).with_strict_fingerprints(true);
+        let verdict = claim.judge(&record, now());
+        assert!(matches!(verdict, Err(Error::FingerprintChanged { .. })), "{verdict:?}");
+        let claim = claim.with_strict_fingerprints(false);
+        let verdict = claim.judge(&record, now());
+        assert!(matches!(verdict, Err(Error::OutcomeUnreadable { .. })), "{verdict:?}");
+        record.processed_at = Some(now() - HOUR);
+        let verdict = claim.clone().with_fingerprint(fingerprint(2)).judge(&record, now());
+        assert!(matches!(verdict, Err(Error::Mismatch { .. })), "{verdict:?}");
+        let verdict = claim.judge(&record, now());
+        assert!(matches!(verdict, Err(Error::Expired { .. })), "{verdict:?}");
+        record.outcome_until = None;
+        let verdict = claim.judge(&record, now());
+        assert!(matches!(verdict, Err(Error::Expired { .. })), "the sweep has dropped it: {verdict:?}");
+        record.outcome = Some("null".to_owned());
+        record.outcome_until = Some(now());
+        assert_eq!(claim.judge(&record, now()).expect("nothing is left"), Judgement::Replay);
+    }
+
+    #[test]
+    fn a_decision_of_a_person_passes_the_horizon_and_never_a_mismatch() {
+        let mut expired = record();
+        expired.expires_at = Some(now() - TICK);
+        let passing = Claim { pass_horizon: true, ..claim() };
+        let again = Claim { run_again: true, ..claim() };
+        for decided in [&passing, &again] {
+            assert_eq!(decided.judge(&expired, now()).expect("decided"), Judgement::TakeOver);
+        }
+        assert_eq!(passing.judge(&record(), now()).expect("known"), Judgement::Replay);
+        assert_eq!(again.judge(&record(), now()).expect("decided"), Judgement::TakeOver);
+        let other = Claim { run_again: true, ..claim().with_fingerprint(fingerprint(2)) };
+        assert!(matches!(other.judge(&record(), now()), Err(Error::Mismatch { .. })));
+        let old = claim().with_occurred_at(now() - 2 * HOUR);
+        Claim { pass_horizon: true, ..old.clone() }.judge_absent(now()).expect("decided");
+        assert!(old.judge_absent(now()).is_err());
+    }
 }

@@ -208,8 +208,10 @@ mod tests {
         });
         tokio::task::yield_now().await;
         first.landed(Seen::new(Record::new(identity(), SystemTime::now()), SystemTime::now()));
+        let later = flights.board(&identity(), Concurrent::Wait, soon()).await;
+        assert!(matches!(later, Boarded::Lead(_)), "who comes later asks anew, though others still wait");
         assert!(matches!(waiting.await.expect("no panic"), Boarded::Landed(_)));
-        assert!(matches!(flights.board(&identity(), Concurrent::Wait, soon()).await, Boarded::Lead(_)));
+        drop(later);
         assert_eq!(flights.len(), 0);
     }
 
@@ -224,12 +226,44 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!rejecting.is_finished(), "the leader may find a record yet");
         first.running();
+        let (began, deadline) = (Instant::now(), soon());
         assert!(matches!(rejecting.await.expect("no panic"), Boarded::InProgress));
-        let now = flights.board(&identity(), Concurrent::Reject, soon()).await;
+        let now = flights.board(&identity(), Concurrent::Reject, deadline).await;
         assert!(matches!(now, Boarded::InProgress));
-        let late = flights.board(&identity(), Concurrent::Wait, soon()).await;
+        assert_eq!(Instant::now(), began, "at once");
+        let late = flights.board(&identity(), Concurrent::Wait, deadline).await;
         assert!(matches!(late, Boarded::InProgress));
+        assert!(Instant::now() >= deadline && Instant::now() < deadline + Duration::from_secs(1));
         drop(first);
         assert_eq!(flights.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reject_waits_for_the_next_leader_when_the_first_run_failed() {
+        let flights = Arc::new(Flights::default());
+        let first = lead(&flights).await;
+        first.running();
+        let next = tokio::spawn({
+            let flights = Arc::clone(&flights);
+            async move { lead(&flights).await }
+        });
+        tokio::task::yield_now().await;
+        drop(first);
+        let next = next.await.expect("leads");
+        let rejecting = tokio::spawn({
+            let flights = Arc::clone(&flights);
+            async move { flights.board(&identity(), Concurrent::Reject, soon()).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!rejecting.is_finished(), "no body runs yet");
+        drop(next);
+        assert!(matches!(rejecting.await.expect("no panic"), Boarded::Lead(_)));
+    }
+
+    #[test]
+    fn a_record_that_waited_is_judged_by_the_time_of_now() {
+        let seen = Seen::new(Record::new(identity(), SystemTime::now()), SystemTime::UNIX_EPOCH);
+        let earlier = Seen { read: seen.read.checked_sub(Duration::from_secs(5)).expect("uptime"), ..seen };
+        assert!(earlier.now() >= SystemTime::UNIX_EPOCH + Duration::from_secs(5));
     }
 }

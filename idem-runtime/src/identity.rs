@@ -109,6 +109,7 @@ mod tests {
         assert!(with_key(&"k".repeat(1025)).is_err());
         assert!(with_key(&"é".repeat(512)).is_ok());
         assert!(with_key(&"é".repeat(513)).is_err());
+        assert!(Identity::new(&"o".repeat(128), &Verified::vouch("s".repeat(256)), "k").is_ok());
         assert!(Identity::new(&"o".repeat(129), &Verified::vouch("s"), "k").is_err());
         assert!(Identity::new("o", &Verified::vouch("s".repeat(257)), "k").is_err());
     }

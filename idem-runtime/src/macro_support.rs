@@ -20,7 +20,7 @@ pub use bounds::{Answer, EventTime, HandlerError, HandlerResult, KeyPart, Stored
 pub use template::Template;
 
 pub use core::time::Duration;
-pub use core::{file, line};
+pub use core::{column, file, line, module_path};
 pub use std::borrow::Cow;
 pub use std::option::Option;
 pub use std::primitive::str as Str;

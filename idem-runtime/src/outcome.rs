@@ -82,3 +82,32 @@ pub fn decode<V: DeserializeOwned>(record: &Record) -> Result<Outcome<V>, Error>
     let text = record.outcome.as_deref().ok_or_else(|| unreadable(None))?;
     serde_json::from_str(text).map(Outcome::Replayed).map_err(|e| unreadable(Some(e)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::Verified;
+
+    #[test]
+    fn no_outcome_is_not_the_outcome_null() {
+        let identity = Identity::new("op", &Verified::vouch("s"), "k").expect("valid");
+        let mut record = Record::new(identity, SystemTime::UNIX_EPOCH);
+        let error = decode::<()>(&record).expect_err("none is there");
+        assert!(matches!(error, Error::OutcomeUnreadable { source: None, .. }), "{error:?}");
+        record.outcome = Some("null".to_owned());
+        assert_eq!(decode(&record).expect("it is"), Outcome::Replayed(()));
+    }
+
+    #[test]
+    fn what_json_makes_equal_is_told_apart_before_it_is_stored() {
+        fn exact<T: Serialize>(value: T) -> Vec<u8> {
+            canonical::exact(&value).expect("canonical")
+        }
+        assert_ne!(exact(Some(None::<u8>)), exact(None::<Option<u8>>));
+        assert_ne!(exact(-0.0_f64), exact(0.0_f64));
+        assert_ne!(exact(1.0_f64), exact(1_u8));
+        assert_eq!(exact([1, 2]), exact([2, 1]), "a hash set comes back in another order");
+    }
+}

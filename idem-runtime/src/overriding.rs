@@ -32,8 +32,8 @@ impl Override {
         self
     }
 
-    /// Messages run also where a record says that they have been processed. **Every** call through the store runs
-    /// its body.
+    /// Messages run also where a record says that they have been processed, and whatever their age. **Every** call
+    /// through the store runs its body.
     #[must_use]
     pub fn run_again(mut self) -> Self {
         self.run_again = true;

@@ -21,6 +21,8 @@ pub struct OperationInfo {
     pub file: &'static str,
     /// Its line.
     pub line: u32,
+    column: u32,
+    module: &'static str,
 }
 
 impl OperationInfo {
@@ -30,10 +32,16 @@ impl OperationInfo {
         retain: Retain,
         remember: Retain,
         older: Older,
-        file: &'static str,
-        line: u32,
+        (file, line, column, module): (&'static str, u32, u32, &'static str),
     ) -> Self {
-        Self { name, retain, remember, older, file, line }
+        Self { name, retain, remember, older, file, line, column, module }
+    }
+}
+
+impl OperationInfo {
+    fn is_same_source(&self, other: &Self) -> bool {
+        let place = |info: &Self| (info.file, info.line, info.column);
+        place(self) == place(other) && self.module != other.module
     }
 }
 
@@ -51,15 +59,15 @@ pub(crate) fn check_operations() -> Result<(), Error> {
         .map_or(Ok(()), |(first, second)| Err(Error::DuplicateOperation { first, second }))
 }
 
-/// A handler that is compiled several times (a generic one, one in a `macro_rules!` that is expanded twice at one
-/// place) is still one place.
+/// A source file that is a module twice (once for each database) is one place. Two handlers of one macro are not,
+/// though they have the same line: they are in one module.
 fn find_duplicate(
     operations: impl Iterator<Item = &'static OperationInfo>,
 ) -> Option<(&'static OperationInfo, &'static OperationInfo)> {
     let mut seen: HashMap<&str, &'static OperationInfo> = HashMap::new();
     for info in operations {
         match seen.insert(info.name, info) {
-            Some(other) if (other.file, other.line) != (info.file, info.line) => {
+            Some(other) if !other.is_same_source(info) => {
                 let mut pair = [other, info];
                 pair.sort_by_key(|i| (i.file, i.line));
                 return Some((pair[0], pair[1]));
@@ -74,15 +82,24 @@ fn find_duplicate(
 mod tests {
     use super::*;
 
-    const fn at(name: &'static str, line: u32) -> OperationInfo {
-        OperationInfo::__new(name, Retain::Forever, Retain::Forever, Older::Refuse, "a.rs", line)
+    const fn at(name: &'static str, line: u32, module: &'static str) -> OperationInfo {
+        let place = ("a.rs", line, 1, module);
+        OperationInfo::__new(name, Retain::Forever, Retain::Forever, Older::Refuse, place)
     }
 
     #[test]
     fn a_doubled_operation_names_both_places() {
-        static ALL: [OperationInfo; 3] = [at("pay", 3), at("ship", 5), at("pay", 1)];
+        static ALL: [OperationInfo; 3] = [at("pay", 3, "m"), at("ship", 5, "m"), at("pay", 1, "m")];
         let (first, second) = find_duplicate(ALL.iter()).expect("doubled");
         assert_eq!((first.line, second.line), (1, 3));
         assert!(find_duplicate(ALL[..2].iter()).is_none());
+    }
+
+    #[test]
+    fn two_handlers_of_one_macro_are_doubled_and_a_file_that_is_compiled_twice_is_not() {
+        static MACRO: [OperationInfo; 2] = [at("pay", 3, "m"), at("pay", 3, "m")];
+        assert!(find_duplicate(MACRO.iter()).is_some());
+        static TWICE: [OperationInfo; 2] = [at("pay", 3, "sqlite::m"), at("pay", 3, "postgres::m")];
+        assert!(find_duplicate(TWICE.iter()).is_none());
     }
 }

@@ -53,6 +53,9 @@ async fn approve(tx: &mut Tx, caller: &Caller, mut cmd: Approve) -> Result<Appro
     effect(tx, &cmd.operation_key).await?;
     match cmd.note.as_str() {
         "fail" => return Err(Fail::Told),
+        "rollback" => {
+            sqlx::raw_sql("ROLLBACK").execute(&mut **tx).await?;
+        }
         "panic" => panic!("told to"),
         _ => {}
     }
@@ -113,6 +116,8 @@ async fn an_error_and_a_panic_leave_nothing() {
     let store = db.store().await;
     let told = |note: &str| Approve { note: note.to_owned(), ..approve_100("k") };
     assert!(matches!(approve(&store, &caller("acme"), told("fail")).await, Err(Fail::Told)));
+    let error = approve(&store, &caller("acme"), told("rollback")).await.expect_err("no success").idem();
+    assert!(matches!(error, Error::TransactionEnded { .. }), "{error:?}");
     let caller = caller("acme");
     let panicking = approve(&store, &caller, told("panic"));
     std::panic::AssertUnwindSafe(panicking).catch_unwind().await.expect_err("goes on");
@@ -236,4 +241,25 @@ async fn a_method_that_calls_itself_with_its_own_key_is_nested() {
         assert_eq!((outcome.is_replay(), outcome.into_inner()), (replay, 7));
     }
     assert_eq!(effects(&db, "count").await, 1);
+}
+
+#[idempotent(operation = "odd.answer", key = n, scope = global, fingerprint(none))]
+async fn odd(tx: &mut Tx, n: u32, answer: Option<Option<u8>>) -> Result<Option<Option<u8>>, Fail> {
+    effect(tx, "odd").await?;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn an_answer_that_would_not_read_back_leaves_nothing() {
+    // C13
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let error = odd(&store, 7, Some(None)).await.expect_err("JSON has no such value").idem();
+    assert!(matches!(error, Error::OutcomeRejected { .. }), "{error:?}");
+    assert_eq!(effects(&db, "odd").await, 0);
+    assert_eq!(db.count(&format!("SELECT count(*) FROM {INBOX}")).await, 0);
+    for replay in [false, true] {
+        assert_eq!(odd(&store, 7, Some(Some(1))).await.expect("applied").is_replay(), replay);
+    }
+    assert_eq!(effects(&db, "odd").await, 1);
 }

@@ -63,6 +63,16 @@ async fn the_same_identity_inside_itself_is_nested_at_once() {
     assert!(run(&store, claim("k"), async |_| Ok(false)).await.expect("replayed").is_replay());
 }
 
+#[tokio::test]
+async fn the_same_identity_in_another_database_is_not_nested() {
+    let (db, other) = (Db::fresh().await, Db::fresh().await);
+    let (store, other) = (db.store().await, other.store().await);
+    let outer = run(&store, claim("k"), async |_: &mut Tx| {
+        Ok(run(&other, claim("k"), async |_| Ok(())).await?.is_replay())
+    });
+    assert!(!outer.await.expect("both run").into_inner());
+}
+
 async fn with_fingerprint(store: &Store, key: &str, value: &Value) -> Result<bool, Fail> {
     let fingerprint = Fingerprint::builder("op").field("v", value)?.build();
     let claim = claim(key).with_fingerprint(fingerprint);

@@ -1,12 +1,16 @@
 //! Records that expire, and messages older than the records can prove.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use idem_runtime::{Claim, Error, Older, Override, Retain, Store as _};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
 
 use super::db::{Db, INBOX, Store, in_seconds};
 use super::race::effect;
-use crate::handler::{claim, fingerprint, identity, run};
+use crate::handler::{Fail, claim, fingerprint, identity, run};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -21,7 +25,7 @@ fn ago(age: Duration) -> SystemTime {
 async fn ran(store: &Store, claim: Claim) -> Result<bool, Error> {
     let key = claim.identity.key().to_owned();
     let outcome = run(store, claim, async |tx| effect(tx, &key).await).await;
-    outcome.map(|outcome| !outcome.is_replay()).map_err(crate::handler::Fail::idem)
+    outcome.map(|outcome| !outcome.is_replay()).map_err(Fail::idem)
 }
 
 async fn expire(db: &Db) {
@@ -55,6 +59,35 @@ async fn expired_but_not_swept_behaves_as_swept() {
     assert_eq!(db.count("SELECT count(*) FROM effect WHERE key = 'run'").await, 3);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_record_is_taken_over_once_by_many_at_once() {
+    // C1, C3, C28: over three stores, as three processes have them, and the first two winners fail.
+    let db = Db::fresh().await;
+    let stores = [db.store().await, db.store().await, db.store().await];
+    let takeable = || claim("k").with_retain(hours(1)).with_older(Older::Run);
+    assert!(ran(&stores[0], takeable()).await.expect("runs"));
+    expire(&db).await;
+    let failures = Arc::new(AtomicU32::new(0));
+    let barrier = Arc::new(Barrier::new(12));
+    let mut tasks = JoinSet::new();
+    for n in 0..12 {
+        let (store, failures, barrier) =
+            (stores[n % stores.len()].clone(), Arc::clone(&failures), Arc::clone(&barrier));
+        tasks.spawn(async move {
+            barrier.wait().await;
+            run(&store, takeable(), async |tx| {
+                effect(tx, "k").await?;
+                if failures.fetch_add(1, Ordering::SeqCst) < 2 { Err(Fail::Told) } else { Ok(()) }
+            })
+            .await
+        });
+    }
+    let results = tasks.join_all().await;
+    assert_eq!(results.iter().filter(|r| matches!(r, Err(Fail::Told))).count(), 2);
+    assert_eq!(results.iter().flatten().filter(|o| o.is_replay()).count(), 9, "{results:?}");
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 2);
+}
+
 #[tokio::test]
 async fn a_takeover_resets_every_column() {
     let db = Db::fresh().await;
@@ -62,18 +95,19 @@ async fn a_takeover_resets_every_column() {
     let claim = || claim("k").with_retain(hours(1)).with_remember(hours(2)).with_older(Older::Run);
     run(&store, claim(), async |_| Ok(1)).await.expect("runs");
     expire(&db).await;
+    db.execute(&format!("UPDATE {INBOX} SET claimed_at = {}", in_seconds(-3_600))).await;
     let old = store.find(&identity("k")).await.expect("asked").expect("there");
     let other = claim().with_fingerprint(fingerprint(2));
     assert_eq!(run(&store, other.clone(), async |_| Ok(2)).await.expect("taken over").into_inner(), 2);
     let new = store.find(&identity("k")).await.expect("asked").expect("there");
     assert_eq!(new.outcome.as_deref(), Some("2"));
     assert_eq!(new.fingerprint, Some(fingerprint(2).to_bytes()));
-    assert!(new.claimed_at >= old.claimed_at && new.processed_at > old.processed_at);
+    assert!(new.claimed_at > old.claimed_at && new.processed_at > old.processed_at);
     assert!(new.expires_at > old.expires_at && new.outcome_until > old.outcome_until);
     // A takeover that fails leaves the old record as it was.
     expire(&db).await;
     let before = store.find(&identity("k")).await.expect("asked");
-    run::<_, (), _>(&store, claim(), async |_| Err(crate::handler::Fail::Told)).await.expect_err("told to");
+    run::<_, (), _>(&store, claim(), async |_| Err(Fail::Told)).await.expect_err("told to");
     assert_eq!(store.find(&identity("k")).await.expect("asked"), before);
 }
 
@@ -131,6 +165,13 @@ async fn a_senders_clock_that_is_ahead_keeps_the_record_longer() {
     let expected = ahead + HOUR;
     let difference = expires_at.duration_since(expected).unwrap_or_else(|e| e.duration());
     assert!(difference < Duration::from_millis(1), "{difference:?}");
+    // A takeover likewise.
+    expire(&db).await;
+    let again = claim("k").with_retain(hours(1)).with_occurred_at(ahead).with_older(Older::Run);
+    assert!(ran(&store, again).await.expect("taken over"));
+    let record = store.find(&identity("k")).await.expect("asked").expect("there");
+    assert_eq!(record.expires_at, Some(expires_at));
+    assert_eq!(record.outcome_until, Some(expires_at));
     // One that is behind does not shorten it: the redelivery at the edge finds the record or is refused.
     let behind = claim("b").with_retain(hours(1)).with_occurred_at(ago(HOUR - Duration::from_secs(60)));
     assert!(ran(&store, behind).await.expect("runs"));

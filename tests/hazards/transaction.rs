@@ -109,6 +109,53 @@ async fn a_helper_with_a_transaction_of_its_own_works_inside_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_part_that_cannot_be_taken_back_alone_takes_the_run_with_it() {
+    // sqlx's own transaction inside it is still open, so an end would meet that one, and not the part.
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    for end in [End::Drop, End::RollBack] {
+        let ended = run(&store, claim("k"), async |tx: &mut Tx| {
+            let mut part = tx.begin().await?;
+            effect(&mut part, "k").await?;
+            std::mem::forget(sqlx::Connection::begin(&mut **part).await?);
+            match end {
+                End::Drop => drop(part),
+                End::RollBack => {
+                    let error = part.rollback().await.expect_err("it cannot");
+                    assert!(matches!(error, Error::TransactionEnded { .. }), "{error:?}");
+                }
+            }
+            Ok(())
+        });
+        let error = ended.await.expect_err("no false success").idem();
+        assert!(matches!(error, Error::TransactionEnded { .. }), "{error:?}");
+        assert_eq!(db.count("SELECT count(*) FROM effect").await, 0, "{end:?}");
+    }
+    assert!(!run(&store, claim("k"), async |tx| effect(tx, "k").await).await.expect("runs").is_replay());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_that_the_body_left_open_is_part_of_the_run() {
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    for key in ["k", "after it"] {
+        let outcome = run(&store, claim(key), async |tx: &mut Tx| {
+            std::mem::forget(sqlx::Connection::begin(&mut **tx).await?);
+            effect(tx, key).await
+        });
+        assert!(!outcome.await.expect("applied").is_replay());
+        assert_eq!(db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await, 1);
+    }
+    db.assert_no_open_transaction().await;
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Drop,
+    RollBack,
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_goes_on_after_its_end_panics_or_fails_and_leaves_nothing() {
     let db = Db::fresh().await;
     let store = db.store().await;

@@ -141,8 +141,40 @@ mod tests {
             Fingerprint::builder("op").field("x", a).and_then(|f| f.field("y", b)).expect("ok").build()
         };
         assert_ne!(two("ab", "c"), two("a", "bc"));
+        let labels = |a: &'static str, b: &'static str| {
+            Fingerprint::builder("op").field(a, &1).and_then(|f| f.field(b, &1)).expect("ok").build()
+        };
+        let compared = labels("ab", "c").compare(&labels("a", "bc").to_bytes());
+        assert_eq!(compared, Comparison::Incomparable);
         assert_ne!(of(&("ab", "c")), of(&("a", "bc")));
         assert_ne!(of(&[["a"], ["b"]]), of(&[vec!["a", "b"], vec![]]));
+        // Text that holds what begins a text.
+        assert_ne!(of(&["a", "b"]), of(&["asb"]));
+        assert_ne!(of(&Ok::<_, u8>(1_u8)), of(&Err::<u8, _>(1_u8)));
+    }
+
+    #[test]
+    fn labels_have_no_order_and_a_map_has_none() {
+        let of_both = |first: &'static str, second: &'static str| {
+            let one = Fingerprint::builder("op").field(first, &first);
+            one.and_then(|f| f.field(second, &second)).expect("ok").build()
+        };
+        assert_eq!(of_both("x", "y"), of_both("y", "x"));
+        let pairs = [("x", 1), ("y", 2)];
+        let mut turned = pairs;
+        turned.reverse();
+        let map = |pairs: [(&'static str, u8); 2]| of(&Pairs(pairs));
+        assert_eq!(map(pairs), map(turned));
+        assert_eq!(map(pairs), json(r#"{"y":2,"x":1}"#));
+    }
+
+    /// A map in the order of its entries, as a hash map has them.
+    struct Pairs([(&'static str, u8); 2]);
+
+    impl Serialize for Pairs {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_map(self.0)
+        }
     }
 
     #[test]
@@ -155,6 +187,9 @@ mod tests {
         assert_ne!(of(&u128::MAX), of(&(u128::MAX - 1)));
         assert_ne!(of(&i128::MIN), of(&(i128::MIN + 1)));
         assert_eq!(of(&5_i8), of(&5_u128));
+        assert_eq!(of(&2_f64.powi(127)), of(&(1_u128 << 127)));
+        assert_ne!(of(&2_f64.powi(128)), of(&u128::MAX));
+        assert_eq!(of(&0.1_f32), json("0.1"));
         assert_ne!(json("1"), json("\"1\""));
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let error = Fingerprint::builder("op").field("v", &bad).expect_err("no canonical form");

@@ -33,8 +33,8 @@ const TABLE_LOCKED: Duration = Duration::from_millis(20);
 /// insert waits several times where winners fail one after the other.
 const LATER: Duration = Duration::from_millis(250);
 
-/// How long a duplicate that does not want to wait still waits in the database, where the first run may be another
-/// process's: long enough for locks that are held for a moment only.
+/// How long a duplicate that does not want to wait still waits for a lock in the database, where the first run may be
+/// another process's: long enough for locks that are held for a moment only.
 const REJECT_WAIT: Duration = Duration::from_millis(20);
 
 /// `greatest` passes over NULL, and a NULL duration makes the sum NULL: for ever.
@@ -122,16 +122,12 @@ impl PgStore {
             Boarding::Done(record) => return Ok(Claimed::Done(record)),
             Boarding::Go(seat) => seat,
         };
-        let last = match claim.concurrent {
-            Concurrent::Wait => deadline,
-            Concurrent::Reject => deadline.min(Instant::now() + REJECT_WAIT),
-        };
         let in_progress = || Error::InProgress { identity: identity.clone(), waited: started.elapsed() };
         let token = Uuid::new_v4();
         let mut handle = self.acquire(identity, deadline).await?;
         let mut over = None;
         loop {
-            let round = self.round(handle, &claim, token, over.take(), last).await;
+            let round = self.round(handle, &claim, token, over.take(), deadline).await;
             handle =
                 match round.map_err(|e| e.map_or_else(in_progress, |e| store_error(Some(identity), e)))? {
                     Round::Taken(handle, now) => {
@@ -155,7 +151,7 @@ impl PgStore {
                         over = Some(stored);
                         handle
                     }
-                    Round::Again(_) if Instant::now() >= last => return Err(in_progress()),
+                    Round::Again(_) if Instant::now() >= deadline => return Err(in_progress()),
                     Round::Again(handle) => handle,
                     Round::Later(_, error) if Instant::now() >= deadline => {
                         return Err(store_error(Some(identity), error));
@@ -204,8 +200,8 @@ impl PgStore {
                 return match code(&error) {
                     // Serialization failure, deadlock: nothing has happened.
                     "40001" | "40P01" => restart(handle).await.map(Round::Again),
-                    // Our bound of the wait, or the session's own.
-                    "55P03" | "57014" => {
+                    // Our bound of the wait. The table's lock is held since `BEGIN`, so it was for the key.
+                    "55P03" => {
                         handle.give_back();
                         Err(None)
                     }
@@ -256,7 +252,12 @@ impl PgStore {
         over: Option<&Stored>,
         last: Instant,
     ) -> Result<Option<SystemTime>, sqlx::Error> {
-        let wait = last.saturating_duration_since(Instant::now()).as_millis().clamp(1, i32::MAX as u128);
+        let left = last.saturating_duration_since(Instant::now());
+        let wait = match claim.concurrent {
+            Concurrent::Wait => left,
+            Concurrent::Reject => left.min(REJECT_WAIT),
+        };
+        let wait = wait.as_millis().clamp(1, i32::MAX as u128);
         let idle = i32::try_from(self.idle_timeout.as_millis()).unwrap_or(i32::MAX).max(1);
         let (kept, remembered) = (claim.outcome_kept_for(), claim.identity_kept_for());
         let query = sqlx::query(if over.is_some() { TAKE_OVER } else { INSERT })

@@ -89,12 +89,8 @@ impl PgStore {
         loop {
             let looked = tokio::time::timeout_at(deadline, self.look(identity, token, deadline)).await;
             match looked {
-                Ok(Ok(Ruling::Committed)) => return Ok(()),
-                Ok(Ok(Ruling::NotCommitted)) => return Err(Error::store(Some(identity), true, lost)),
-                Ok(Ok(Ruling::Ended)) => {
-                    let source = Some(BoxError::from(lost));
-                    return Err(Error::TransactionEnded { identity: identity.clone(), source });
-                }
+                Ok(Ok(true)) => return Ok(()),
+                Ok(Ok(false)) => return Err(Error::store(Some(identity), true, lost)),
                 Ok(Err(error)) if Instant::now() < deadline => {
                     tracing::debug!(%identity, %error, "the record could not be read yet");
                     tokio::time::sleep_until((Instant::now() + RECONNECT).min(deadline)).await;
@@ -108,13 +104,14 @@ impl PgStore {
         }
     }
 
-    async fn look(&self, identity: &Identity, token: Uuid, deadline: Instant) -> Result<Ruling, Error> {
+    /// Whether the run committed.
+    async fn look(&self, identity: &Identity, token: Uuid, deadline: Instant) -> Result<bool, Error> {
         let mut handle = self.acquire(identity, deadline).await?;
         self.begin(&mut handle, identity).await?;
-        let ruling = self.ask(&mut handle, identity, token, deadline).await;
-        let ruling = ruling.map_err(|e| store_error(Some(identity), e))?;
+        let committed = self.ask(&mut handle, identity, token, deadline).await;
+        let committed = committed.map_err(|e| store_error(Some(identity), e))?;
         handle.give_back();
-        Ok(ruling)
+        Ok(committed)
     }
 
     async fn ask(
@@ -123,28 +120,19 @@ impl PgStore {
         identity: &Identity,
         token: Uuid,
         deadline: Instant,
-    ) -> Result<Ruling, sqlx::Error> {
+    ) -> Result<bool, sqlx::Error> {
         loop {
             let claim = Claim::new(identity.clone());
             if self.write(handle, &claim, Uuid::new_v4(), None, deadline).await?.is_some() {
-                return Ok(Ruling::NotCommitted);
+                return Ok(false);
             }
             match record::read(handle, identity).await? {
-                Some(stored) if stored.token != token => return Ok(Ruling::NotCommitted),
-                Some(stored) if stored.record.processed_at.is_none() => return Ok(Ruling::Ended),
-                Some(_) => return Ok(Ruling::Committed),
+                Some(stored) => return Ok(stored.token == token),
                 // Swept between the two statements.
                 None => {}
             }
         }
     }
-}
-
-enum Ruling {
-    Committed,
-    NotCommitted,
-    /// The record is there without an outcome: the body committed by itself.
-    Ended,
 }
 
 /// How many records of this run there were to be written.

@@ -1,6 +1,10 @@
 //! A `COMMIT` whose answer does not come (C10, C10b). The proxy cuts, or goes silent, at each message of the wire in
 //! turn. Whatever the caller is told must be true, and a retry with the key must end in exactly one effect.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use idem_runtime::{Claim, Error, Older, PgStore, Retain, Store as _};
@@ -72,7 +76,8 @@ async fn apply_then(store: &PgStore, key: &str, arm: impl FnOnce()) -> Result<bo
         arm();
         Ok(())
     };
-    match run(store, takeable(key), body).await {
+    let outcome = run(store, takeable(key), body);
+    match tokio::time::timeout(Duration::from_secs(40), outcome).await.expect("in bounded time") {
         Ok(outcome) => Ok(!outcome.is_replay()),
         Err(Fail::Idem(error)) => Err(error),
         // The line broke inside the body.
@@ -229,24 +234,28 @@ async fn a_strangers_claim_meanwhile_is_not_taken_for_ours() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_at_all_is_unconfirmed_and_a_retry_gives_the_outcome() {
     // C10b: also the connections that would settle it are silent.
-    let line = Line::new().await;
-    let store = line.warm(2).await;
-    let store = store.with_claim_wait(Duration::from_millis(300));
-    let started = std::time::Instant::now();
-    let told = run(&store, takeable("k"), async |tx: &mut Tx| {
-        effect(tx, "k").await?;
-        line.proxy.silence_on(Trigger::answered_statement("COMMIT"));
-        line.proxy.silence_on(Trigger::before_statement("BEGIN").every_connection());
-        Ok(7)
-    });
-    let error = told.await.expect_err("nothing is known").idem();
-    assert!(matches!(error, Error::Unconfirmed { .. }) && error.is_retryable(), "{error:?}");
-    assert!(error.to_string().contains("retry with the same key"));
-    assert!(started.elapsed() < 10 * SETTLE, "{:?}", started.elapsed());
-    line.proxy.heal();
-    let retry = run(&line.db.store().await, takeable("k"), async |_| Ok(8)).await.expect("it is known now");
-    assert!(retry.is_replay() && retry.into_inner() == 7);
-    assert_eq!(line.effects("k").await, 1);
+    for silent_at in ["BEGIN", "INSERT INTO idem.inbox"] {
+        let line = Line::new().await;
+        let store = line.warm(2).await;
+        let store = store.with_claim_wait(Duration::from_millis(300));
+        let started = std::time::Instant::now();
+        let told = run(&store, takeable("k"), async |tx: &mut Tx| {
+            effect(tx, "k").await?;
+            line.proxy.silence_on(Trigger::answered_statement("COMMIT"));
+            line.proxy.silence_on(Trigger::before_statement(silent_at).every_connection());
+            Ok(7)
+        });
+        let told = tokio::time::timeout(Duration::from_secs(20), told).await.expect("in bounded time");
+        let error = told.expect_err("nothing is known").idem();
+        assert!(matches!(error, Error::Unconfirmed { .. }) && error.is_retryable(), "{error:?}");
+        assert!(error.to_string().contains("retry with the same key"));
+        assert!(started.elapsed() < 10 * SETTLE, "{:?}", started.elapsed());
+        line.proxy.heal();
+        let retry =
+            run(&line.db.store().await, takeable("k"), async |_| Ok(8)).await.expect("it is known now");
+        assert!(retry.is_replay() && retry.into_inner() == 7);
+        assert_eq!(line.effects("k").await, 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,4 +278,154 @@ async fn a_session_that_is_ended_while_it_commits_is_in_doubt_and_settled() {
     let error = told.await.expect_err("the trigger ends the session before it commits").idem();
     assert!(matches!(error, Error::Store { retryable: true, .. }), "{error:?}");
     assert!(store.find(&identity("k")).await.expect("asked").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_without_an_answer_ends_soon_after_the_claim_wait() {
+    let line = Line::new().await;
+    for statement in ["BEGIN", "INSERT INTO idem.inbox"] {
+        let store = line.warm(1).await.with_claim_wait(Duration::from_millis(300));
+        line.proxy.silence_on(Trigger::before_statement(statement));
+        let told = tokio::time::timeout(Duration::from_secs(8), apply(&store, "k")).await;
+        let error = told.expect("in time").expect_err("no answer");
+        assert!(line.proxy.fired() && error.is_retryable(), "{error:?}");
+        // Its connection is not given to the next one, though it may still come to life.
+        line.proxy.heal();
+        let next = store.with_claim_wait(Duration::from_secs(10));
+        assert!(apply(&next, statement).await.expect("on another connection"));
+        line.proxy.cut_all();
+    }
+    line.assert_true("k", Err(Error::store(None, true, "no answer")), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_without_an_answer_does_not_hold_up_the_users_error() {
+    let line = Line::new().await;
+    let store = line.warm(1).await;
+    let failed = run::<_, (), _>(&store, takeable("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        line.proxy.silence_on(Trigger::before_statement("ROLLBACK"));
+        Err(Fail::Told)
+    });
+    let told = tokio::time::timeout(Duration::from_secs(8), failed).await.expect("in time");
+    assert!(line.proxy.fired() && matches!(told, Err(Fail::Told)), "{told:?}");
+    line.proxy.cut_all();
+    line.assert_true("k", Err(Error::store(None, true, "the body failed")), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_still_goes_on_is_waited_for() {
+    // C10: the line is gone while the server is still at the deferred work of the `COMMIT`. Whoever only reads then
+    // finds no record.
+    let line = Line::new().await;
+    line.db
+        .execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';
+             CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON named DEFERRABLE INITIALLY DEFERRED
+                 FOR EACH ROW EXECUTE FUNCTION slow()",
+        )
+        .await;
+    for how in [Break::Reset, Break::Close] {
+        let key = format!("{how:?}");
+        let store = line.warm(1).await.with_settle_timeout(Duration::from_secs(20));
+        let told = run(&store, takeable(&key), async |tx: &mut Tx| {
+            effect(tx, &key).await?;
+            sqlx::query("INSERT INTO named (name) VALUES ($1)").bind(key.clone()).execute(&mut **tx).await?;
+            how.arm(&line.proxy, Trigger::forwarded_statement("COMMIT"));
+            Ok(())
+        });
+        assert!(!told.await.expect("it happens, and that is found out").is_replay());
+        assert!(line.proxy.fired());
+        line.assert_true(&key, Ok(true), 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_the_first_connection_is_asked_again() {
+    // C10: as one that is starting again.
+    let line = Line::new().await;
+    let store = line.warm(1).await.with_settle_timeout(Duration::from_secs(20));
+    let told = run(&store, takeable("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        line.proxy.cut_on(Trigger::answered_statement("COMMIT"));
+        line.proxy.cut_on(Trigger::before_statement("BEGIN"));
+        Ok(())
+    });
+    assert!(!told.await.expect("it happened, and that was found out").is_replay());
+    assert!(line.proxy.fired());
+    line.assert_true("k", Ok(true), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_ended_after_it_committed_is_a_success() {
+    let db = Db::fresh().await;
+    let (_, server) = db.url().split_once('@').expect("a user in the url");
+    let (server, _) = server.split_once('/').expect("a database in the url");
+    let line = dying_at_the_commit(server.parse().expect("an address"));
+    let url = format!("{}?sslmode=disable", db.url().replace(server, &line.to_string()));
+    let store = PgStore::new(pool(&url, 1));
+    let told = run(&store, claim("k"), async |tx: &mut Tx| effect(tx, "k").await).await;
+    assert!(!told.expect("it happened, and that was found out").is_replay());
+    assert!(run(&store, claim("k"), async |_| Ok(())).await.expect("replays").is_replay());
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
+}
+
+/// A line to `server` on which the answer to `COMMIT` is that the session is being ended.
+fn dying_at_the_commit(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let client = client.expect("accepted");
+            let server = TcpStream::connect(server).expect("connected");
+            let committing = Arc::new(AtomicBool::new(false));
+            let question = (
+                client.try_clone().expect("a handle"),
+                server.try_clone().expect("a handle"),
+                Arc::clone(&committing),
+            );
+            std::thread::spawn(move || ask(question.0, question.1, &question.2));
+            std::thread::spawn(move || answer(server, client, &committing));
+        }
+    });
+    address
+}
+
+fn ask(mut client: TcpStream, mut server: TcpStream, committing: &AtomicBool) {
+    let mut question = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = client.read(&mut question) {
+        let question = &question[..length];
+        if question.windows(6).any(|word| word == b"COMMIT") {
+            committing.store(true, Ordering::SeqCst);
+        }
+        if server.write_all(question).is_err() {
+            break;
+        }
+    }
+    _ = server.shutdown(Shutdown::Both);
+}
+
+fn answer(mut server: TcpStream, mut client: TcpStream, committing: &AtomicBool) {
+    let (mut head, mut completed) = ([0; 5], 0);
+    while server.read_exact(&mut head).is_ok() {
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let mut body = vec![0; length - 4];
+        if server.read_exact(&mut body).is_err() {
+            break;
+        }
+        // The statement that stores the outcome has ended, and then `COMMIT`.
+        completed += usize::from(head[0] == b'C' && committing.load(Ordering::SeqCst));
+        if completed == 2 {
+            let fatal = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0";
+            let length = u32::try_from(fatal.len() + 4).expect("short").to_be_bytes();
+            _ = client.write_all(&[&b"E"[..], &length, fatal].concat());
+            break;
+        }
+        if client.write_all(&[&head[..], &body].concat()).is_err() {
+            break;
+        }
+    }
+    _ = client.shutdown(Shutdown::Both);
+    _ = server.shutdown(Shutdown::Both);
 }

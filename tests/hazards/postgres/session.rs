@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use idem_runtime::{Claim, Error, Identity, Older, PgStore, Retain, Store as _, Verified};
+use idem_runtime::{
+    Claim, Claimed, Concurrent, Error, Identity, Older, PgStore, Retain, Store as _, Verified,
+};
+use idem_testkit::cancel::{drop_at_poll, drop_at_wake};
 use idem_testkit::postgres::Postgres;
 use sqlx::AssertSqlSafe;
 use tokio::sync::oneshot;
@@ -190,8 +193,19 @@ async fn a_raw_commit_is_neither_replayed_nor_run_again() {
     // C11c
     let db = Db::fresh().await;
     let store = db.store().await;
-    for then in ["COMMIT", "COMMIT; BEGIN"] {
-        let key = then.len().to_string();
+    for (then, taken_over) in
+        [("COMMIT", false), ("COMMIT; BEGIN", false), ("COMMIT", true), ("COMMIT; BEGIN", true)]
+    {
+        let key = format!("{then} {taken_over}");
+        let claim = |key| claim(key).with_retain(Retain::For(Duration::from_secs(60))).with_older(Older::Run);
+        if taken_over {
+            // Nothing of the run before may answer for this one.
+            run(&store, claim(&key), async |_| Ok(())).await.expect("runs");
+            db.execute(&format!(
+                "UPDATE {INBOX} SET expires_at = now() - interval '1 second' WHERE key = '{key}'"
+            ))
+            .await;
+        }
         let body = run(&store, claim(&key), async |tx: &mut Tx| {
             effect(tx, &key).await?;
             sqlx::raw_sql(then).execute(&mut **tx).await?;
@@ -202,6 +216,8 @@ async fn a_raw_commit_is_neither_replayed_nor_run_again() {
         let later = run::<_, (), _>(&store, claim(&key), async |_| panic!("must not run")).await;
         let error = later.expect_err("no outcome").idem();
         assert!(matches!(error, Error::OutcomeUnreadable { .. }), "{error:?}");
+        let record = store.find(&identity(&key)).await.expect("asked").expect("there");
+        assert_eq!((record.processed_at, record.outcome), (None, None), "{key}");
         assert_eq!(db.count(&format!("SELECT count(*) FROM effect WHERE key = '{key}'")).await, 1);
     }
     db.assert_no_open_transaction().await;
@@ -293,6 +309,12 @@ async fn rights_and_the_unique_key_are_checked() {
         db.execute(&format!("GRANT {grant} TO {role}")).await;
     }
     store.check().await.expect("enough rights");
+    for right in ["SELECT", "INSERT", "UPDATE"] {
+        db.execute(&format!("REVOKE {right} ON idem.inbox FROM {role}")).await;
+        let error = store.check().await.expect_err(right).to_string();
+        assert!(error.contains("ON idem.inbox"), "{error}");
+        db.execute(&format!("GRANT {right} ON idem.inbox TO {role}")).await;
+    }
     run(&store, claim("k"), async |_| Ok(())).await.expect("runs");
     let error = store.migrate().await;
     error.expect("nothing to do, with the rights that a handler has");
@@ -402,4 +424,334 @@ async fn a_body_that_panics_with_a_query_on_its_way_frees_the_key() {
     std::panic::AssertUnwindSafe(body).catch_unwind().await.expect_err("goes on");
     run(&*store, claim("k"), async |_| Ok(())).await.expect("runs");
     db.assert_no_open_transaction().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_claim_and_a_cancelled_end_do_not_cost_their_connection() {
+    // C9: what a store does on a connection goes on when nobody waits for it. Closing the connection would be safe
+    // too, but then every timeout of a client would cost the service one.
+    let db = Db::fresh().await;
+    let store = db.store_of(1);
+    run(&store, claim("warm"), async |_| Ok(())).await.expect("the start-up check is done");
+    let pid = async || -> i32 {
+        sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(store.pool()).await.expect("asked")
+    };
+    let (mut closed, mut last) = (0, pid().await);
+    for n in 0..12 {
+        let claim = store.claim(claim(&format!("claim-{n}")));
+        // In `BEGIN`, in the insert, or where it waits for the pool and has nothing to lose yet.
+        let at = 1 + n / 2 % 3;
+        match n % 2 {
+            0 => drop(drop_at_poll(at, claim).await),
+            _ => drop(drop_at_wake(at, claim).await),
+        }
+        let now = pid().await;
+        closed += i32::from(now != last);
+        last = now;
+    }
+    // One that was slower than the grace of a cancelled claim is closed.
+    assert!(closed < 3, "{closed} of 12");
+    for n in 0..4 {
+        let before = pid().await;
+        let claimed = store.claim(claim(&format!("end-{n}"))).await.expect("claimed");
+        let Claimed::Fresh(tx) = claimed else { panic!("it is fresh") };
+        match n {
+            0 => drop(drop_at_poll(1, store.complete(tx, "null".to_owned())).await),
+            1 => drop(drop_at_wake(1, store.complete(tx, "null".to_owned())).await),
+            2 => drop(drop_at_poll(1, store.release(tx)).await),
+            _ => drop(drop_at_wake(1, store.release(tx)).await),
+        }
+        assert_eq!(pid().await, before, "the end of a run has no grace");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_whose_commit_is_refused_is_rolled_back_alone() {
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let outcome = run(&store, claim("k"), async |tx: &mut Tx| {
+        let mut part = tx.begin().await?;
+        effect(&mut part, "part").await?;
+        sqlx::query("SELECT 1 / 0").execute(&mut **part).await.expect_err("division by zero");
+        part.commit().await.expect_err("the server has aborted it");
+        effect(tx, "k").await
+    });
+    assert!(!outcome.await.expect("applied").is_replay());
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
+    assert_eq!(db.count("SELECT count(*) FROM effect WHERE key = 'k'").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reject_is_at_once_also_about_the_run_of_another_process() {
+    // C4
+    let db = Db::fresh().await;
+    let held = db.store().await.claim(claim("k")).await.expect("claimed");
+    let store = db.store().await;
+    store.check().await.expect("ready");
+    let started = Instant::now();
+    let reject = || claim("k").with_concurrent(Concurrent::Reject);
+    let error = run(&store, reject(), async |_| Ok(())).await.expect_err("still running").idem();
+    assert!(matches!(error, Error::InProgress { .. }), "{error:?}");
+    assert!(started.elapsed() < Duration::from_secs(5), "not after the claim wait of 10 s");
+    store_released(&db, held).await;
+    assert!(!run(&store, reject(), async |_| Ok(())).await.expect("runs").is_replay());
+}
+
+/// Drops a claim, and waits until the database knows.
+async fn store_released(db: &Db, held: Claimed<Tx>) {
+    drop(held);
+    db.assert_no_open_transaction().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_database_is_no_run_in_progress_for_reject() {
+    // C4: only a wait for the first run counts.
+    let db = Db::fresh().await;
+    db.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END';
+         CREATE TRIGGER slow BEFORE INSERT ON idem.inbox FOR EACH ROW EXECUTE FUNCTION slow()",
+    )
+    .await;
+    let store = db.store().await;
+    for replay in [false, true] {
+        let reject = claim("k").with_concurrent(Concurrent::Reject);
+        let outcome = run(&store, reject, async |_| Ok(())).await.expect("nobody else is there");
+        assert_eq!(outcome.is_replay(), replay);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_a_person_cancels_is_no_run_in_progress() {
+    let db = Db::fresh().await;
+    let held = db.store().await.claim(claim("k")).await.expect("claimed");
+    let waiting = tokio::spawn({
+        let store = db.store().await;
+        async move { run(&store, claim("k"), async |_| Ok(())).await }
+    });
+    let cancel = "SELECT count(*) FILTER (WHERE pg_cancel_backend(pid)) FROM pg_stat_activity
+                   WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    idem_testkit::wait::eventually("the duplicate waits", Duration::from_secs(20), async || {
+        db.count(cancel).await == 1
+    })
+    .await;
+    let error = waiting.await.expect("no panic").expect_err("cancelled").idem();
+    assert!(matches!(error, Error::Store { retryable: true, .. }), "{error:?}");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_pool_is_busy_after_the_claim_wait() {
+    let db = Db::fresh().await;
+    let store = db.store_of(1);
+    let held = store.claim(claim("k")).await.expect("claimed");
+    let hurried = store.with_claim_wait(Duration::from_millis(300));
+    let started = Instant::now();
+    let error = run(&hurried, claim("other"), async |_| Ok(())).await.expect_err("no connection").idem();
+    assert!(matches!(error, Error::Busy { .. }) && error.is_retryable(), "{error:?}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_serialization_failure_of_the_claim_is_tried_again_until_the_claim_wait_is_over() {
+    let db = Db::fresh().await;
+    db.execute(
+        "CREATE SEQUENCE tries; CREATE SEQUENCE failures;
+         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN IF nextval(''tries'') <= (SELECT last_value FROM failures) THEN
+                  RAISE EXCEPTION USING ERRCODE = ''40001''; END IF; RETURN NEW; END';
+         CREATE TRIGGER fail BEFORE INSERT ON idem.inbox FOR EACH ROW EXECUTE FUNCTION fail();
+         SELECT setval('failures', 3)",
+    )
+    .await;
+    let store = db.store().await;
+    assert!(!run(&store, claim("k"), async |_| Ok(())).await.expect("runs").is_replay());
+    assert_eq!(db.count("SELECT last_value FROM tries").await, 4);
+    db.execute("SELECT setval('failures', 1000000000)").await;
+    let hurried = store.with_claim_wait(Duration::from_millis(300));
+    let endless =
+        tokio::time::timeout(Duration::from_secs(8), run(&hurried, claim("endless"), async |_| Ok(())));
+    let error = endless.await.expect("in time").expect_err("never").idem();
+    assert!(error.is_retryable(), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_nested_in_every_body_around_it() {
+    // C21
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let outer = run(&store, claim("k"), async |_: &mut Tx| {
+        let inner = run(&store, claim("other"), async |_: &mut Tx| {
+            let nested = run(&store, claim("k"), async |_| Ok(())).await;
+            Ok(matches!(nested, Err(Fail::Idem(Error::Nested { running, .. })) if running == identity("k")))
+        });
+        Ok(inner.await?.into_inner())
+    });
+    assert!(outer.await.expect("applied").into_inner());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_does_not_decide_who_runs_is_no_unique_key() {
+    let db = Db::fresh().await;
+    db.execute("ALTER TABLE idem.inbox DROP CONSTRAINT inbox_pkey").await;
+    for index in [
+        "CREATE INDEX other ON idem.inbox (operation, scope, key)",
+        "CREATE UNIQUE INDEX other ON idem.inbox (operation, scope)",
+        "CREATE UNIQUE INDEX other ON idem.inbox (operation, scope, key, claim_token)",
+        "CREATE UNIQUE INDEX other ON idem.inbox (operation, scope, key) WHERE expires_at IS NULL",
+        "ALTER TABLE idem.inbox ADD CONSTRAINT other UNIQUE (operation, scope, key) DEFERRABLE",
+        "CREATE UNIQUE INDEX other ON idem.inbox (operation, scope, key);
+         UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'idem.other'::regclass",
+    ] {
+        db.execute(index).await;
+        let error = db.store().await.check().await.expect_err(index).to_string();
+        assert!(error.contains("ADD PRIMARY KEY (operation, scope, key)"), "{index}: {error}");
+        db.execute("ALTER TABLE idem.inbox DROP CONSTRAINT IF EXISTS other; DROP INDEX IF EXISTS idem.other")
+            .await;
+    }
+    db.execute("CREATE UNIQUE INDEX other ON idem.inbox (key, operation, scope)").await;
+    db.store().await.check().await.expect("any order of the columns will do");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_leaves_no_warning_in_the_servers_log() {
+    let server = Postgres::builder().fsync(false).start().expect("a server of its own");
+    let store = PgStore::new(pool(&server.url("postgres"), 1));
+    store.migrate().await.expect("migrated");
+    for replay in [false, true] {
+        assert_eq!(run(&store, claim("k"), async |_| Ok(())).await.expect("runs").is_replay(), replay);
+    }
+    store.pool().close().await;
+    let log = server.log();
+    assert!(!log.contains("WARNING"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_takeover_that_waited_for_another_one_takes_over_only_if_that_one_failed() {
+    // C3, C28: both have read the expired record.
+    let db = Db::fresh().await;
+    let takeable = || claim("k").with_retain(Retain::For(Duration::from_secs(60))).with_older(Older::Run);
+    run(&db.store().await, takeable(), async |_| Ok(0)).await.expect("runs");
+    for (first_commits, answer) in [(true, 1), (false, 2)] {
+        db.execute(&format!("UPDATE {INBOX} SET expires_at = now() - interval '1 second'")).await;
+        let first = db.store().await;
+        let Claimed::Fresh(tx) = first.claim(takeable()).await.expect("claimed") else {
+            panic!("it has expired")
+        };
+        let second = tokio::spawn({
+            let store = db.store().await;
+            async move { run(&store, takeable(), async |_| Ok(2)).await }
+        });
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                        AND datname = current_database()";
+        idem_testkit::wait::eventually("the second one waits", Duration::from_secs(20), async || {
+            db.count(waiting).await == 1
+        })
+        .await;
+        match first_commits {
+            true => first.complete(tx, "1".to_owned()).await.expect("committed"),
+            false => first.release(tx).await.expect("rolled back"),
+        }
+        let second = second.await.expect("no panic").expect("answered");
+        assert_eq!((second.is_replay(), second.into_inner()), (first_commits, answer));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_takeovers_that_have_judged_the_same_record_one_runs() {
+    // C1, C28: a lock of a row stops the update of each, but not the insert and the read before it.
+    let db = Db::fresh().await;
+    let takeable = || claim("k").with_retain(Retain::For(Duration::from_secs(60))).with_older(Older::Run);
+    run(&db.store().await, takeable(), async |_| Ok(())).await.expect("runs");
+    db.execute(&format!("UPDATE {INBOX} SET expires_at = now() - interval '1 second'")).await;
+    let mut other = db.pool.begin().await.expect("begun");
+    sqlx::query("SELECT FROM idem.inbox FOR SHARE").execute(&mut *other).await.expect("locked");
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let store = db.store().await;
+        tasks.spawn(async move { run(&store, takeable(), async |tx: &mut Tx| effect(tx, "k").await).await });
+    }
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                    AND query LIKE 'UPDATE idem.inbox%' AND datname = current_database()";
+    idem_testkit::wait::eventually("both are at the update", Duration::from_secs(8), async || {
+        db.count(waiting).await == 2
+    })
+    .await;
+    other.rollback().await.expect("unlocked");
+    let outcomes: Vec<_> = tasks.join_all().await.into_iter().map(|o| o.expect("answered")).collect();
+    assert_eq!(outcomes.iter().filter(|o| o.is_replay()).count(), 1);
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sessions_own_timeouts_do_not_shorten_the_claim_wait() {
+    // C2
+    let db = Db::fresh().await;
+    let held = db.store().await;
+    let Claimed::Fresh(tx) = held.claim(claim("k")).await.expect("claimed") else { panic!("it is fresh") };
+    let own = format!("{}?options=-c%20lock_timeout%3D50ms%20-c%20statement_timeout%3D2s", db.url());
+    let waiting = tokio::spawn({
+        let store = PgStore::new(pool(&own, 1));
+        async move { run(&store, claim("k"), async |_| Ok(2)).await }
+    });
+    idem_testkit::wait::eventually("the duplicate waits for longer", Duration::from_secs(20), async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                        AND datname = current_database() AND clock_timestamp() - query_start > interval '2500 ms'";
+        db.count(waiting).await == 1
+    })
+    .await;
+    held.complete(tx, "1".to_owned()).await.expect("committed");
+    let outcome = waiting.await.expect("no panic").expect("replayed");
+    assert_eq!((outcome.is_replay(), outcome.into_inner()), (true, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_succeed_later_is_retryable_and_nothing_else_is() {
+    let db = Db::fresh().await;
+    db.execute(
+        "CREATE TABLE raised (code text);
+         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN RAISE EXCEPTION USING ERRCODE = (SELECT code FROM raised); END';
+         CREATE TRIGGER fail BEFORE INSERT ON idem.inbox FOR EACH ROW EXECUTE FUNCTION fail()",
+    )
+    .await;
+    let store = db.store().await;
+    for (code, expected) in [
+        ("08006", true),
+        ("28000", true),
+        ("53100", true),
+        ("57P03", true),
+        ("58030", true),
+        ("55P03", true),
+        ("25006", true),
+        ("23514", false),
+        ("42501", false),
+        ("XX001", false),
+    ] {
+        db.execute(&format!("DELETE FROM raised; INSERT INTO raised VALUES ('{code}')")).await;
+        let error = run(&store, claim(code), async |_| Ok(())).await.expect_err(code).idem();
+        assert!(matches!(error, Error::Store { retryable, .. } if retryable == expected), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_loser_that_waits_in_the_database_runs_when_the_winner_of_another_process_fails() {
+    // C3
+    let db = Db::fresh().await;
+    let winner = db.store().await;
+    let Claimed::Fresh(tx) = winner.claim(claim("k")).await.expect("claimed") else { panic!("it is fresh") };
+    let loser = tokio::spawn({
+        let store = db.store().await;
+        async move { run(&store, claim("k"), async |tx: &mut Tx| effect(tx, "k").await).await }
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                    AND query LIKE 'INSERT INTO idem.inbox%' AND datname = current_database()";
+    idem_testkit::wait::eventually("the loser waits", Duration::from_secs(8), async || {
+        db.count(waiting).await == 1
+    })
+    .await;
+    winner.release(tx).await.expect("rolled back");
+    assert!(!loser.await.expect("no panic").expect("runs").is_replay());
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
 }

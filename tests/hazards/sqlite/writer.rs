@@ -1,8 +1,8 @@
 //! The single writer, and the commits that SQLite would do by itself.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use idem_runtime::{Error, SqliteStore, Store as _};
+use idem_runtime::{Error, Older, Retain, SqliteStore, Store as _};
 use sqlx::sqlite::SqliteConnectOptions;
 
 use super::db::{Db, Tx};
@@ -27,16 +27,23 @@ async fn a_writer_that_is_busy_with_another_key_is_busy_and_a_replay_does_not_wa
     let db = Db::fresh().await;
     let store = db.store().await;
     run(&store, claim("done"), async |_| Ok(1)).await.expect("runs");
+    let takeable = claim("expired").with_retain(Retain::For(Duration::from_secs(60))).with_older(Older::Run);
+    run(&store, takeable.clone(), async |_| Ok(1)).await.expect("runs");
+    db.execute("UPDATE idem_inbox SET expires_at = 1 WHERE key = 'expired'").await;
     let claimed = store.claim(claim("holds")).await.expect("claimed");
     let hurried = store.clone().with_claim_wait(Duration::from_millis(200));
     let error = run(&hurried, claim("k"), async |_| Ok(())).await.expect_err("busy").idem();
     assert!(matches!(error, Error::Busy { .. }) && error.is_retryable(), "{error:?}");
     assert!(run(&hurried, claim("done"), async |_| Ok(2)).await.expect("replays").is_replay());
+    let error = run(&hurried, takeable, async |_| Ok(2)).await.expect_err("no replay: it has expired").idem();
+    assert!(matches!(error, Error::Busy { .. }), "{error:?}");
     // Another process, whatever its key (C4).
     let other = db.store().await.with_claim_wait(Duration::from_millis(200));
     for key in ["k", "holds"] {
+        let started = Instant::now();
         let error = run(&other, claim(key), async |_| Ok(())).await.expect_err("busy").idem();
         assert!(matches!(error, Error::Busy { .. }), "{error:?}");
+        assert!(started.elapsed() < Duration::from_secs(5), "after the claim wait");
     }
     drop(claimed);
     run(&store, claim("k"), async |_| Ok(())).await.expect("runs");
@@ -74,6 +81,7 @@ async fn a_raw_commit_is_refused() {
     // C11c
     let db = Db::fresh().await;
     let store = db.store().await;
+    run(&store, claim("before"), async |_| Ok(())).await.expect("the store's own commit passes");
     for swallow in [false, true] {
         let body = run(&store, claim("k"), async |tx: &mut Tx| {
             effect(tx, "k").await?;
@@ -126,4 +134,42 @@ async fn an_inbox_without_its_unique_key_is_refused() {
     .await;
     let error = db.store().await.check().await.expect_err("no key");
     assert!(error.to_string().contains("CREATE UNIQUE INDEX"), "{error}");
+}
+
+#[tokio::test]
+async fn an_index_that_does_not_decide_who_runs_is_no_unique_key() {
+    let db = Db::fresh().await;
+    db.execute(
+        "CREATE TABLE copy AS SELECT * FROM idem_inbox; DROP TABLE idem_inbox;
+         ALTER TABLE copy RENAME TO idem_inbox",
+    )
+    .await;
+    for index in [
+        "CREATE INDEX plain ON idem_inbox (operation, scope, key)",
+        "CREATE UNIQUE INDEX fewer ON idem_inbox (operation, scope)",
+        "CREATE UNIQUE INDEX part ON idem_inbox (operation, scope, key) WHERE expires_at IS NULL",
+    ] {
+        db.execute(index).await;
+        let error = db.store().await.check().await.expect_err(index);
+        assert!(error.to_string().contains("CREATE UNIQUE INDEX"), "{index}: {error}");
+    }
+    db.execute("CREATE UNIQUE INDEX other ON idem_inbox (key, operation, scope)").await;
+    db.store().await.check().await.expect("any order of the columns will do");
+}
+
+#[tokio::test]
+async fn a_run_is_durable_with_foreign_keys_on_and_the_readers_do_not_write() {
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let run = run(&store, claim("k"), async |tx: &mut Tx| {
+        let durable: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut **tx).await?;
+        let foreign_keys: i64 = sqlx::query_scalar("PRAGMA foreign_keys").fetch_one(&mut **tx).await?;
+        let journal: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut **tx).await?;
+        Ok((durable, foreign_keys, journal))
+    });
+    let (full, on) = (2, 1);
+    assert_eq!(run.await.expect("runs").into_inner(), (full, on, "wal".to_owned()));
+    let written = sqlx::query("INSERT INTO effect (key) VALUES ('k')").execute(store.readers()).await;
+    assert!(written.is_err(), "past the writer, in no run");
+    assert_eq!(db.count("SELECT count(*) FROM effect").await, 0);
 }
