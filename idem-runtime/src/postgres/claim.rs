@@ -37,6 +37,9 @@ const LATER: Duration = Duration::from_millis(250);
 /// another process's: long enough for locks that are held for a moment only.
 const REJECT_WAIT: Duration = Duration::from_millis(20);
 
+/// How far the server's timeout may come before the client's clock says so.
+const CLOCK_SLACK: Duration = Duration::from_millis(5);
+
 /// `greatest` passes over NULL, and a NULL duration makes the sum NULL: for ever.
 macro_rules! until {
     ($duration:literal) => {
@@ -195,15 +198,25 @@ impl PgStore {
             }
             // Taken over or swept meanwhile.
             Ok(Found::Nothing) => None,
+            Ok(Found::InProgress) => {
+                handle.give_back();
+                return Err(None);
+            }
             Err(error) if server_error(&error).is_none() => return Err(Some(error)),
             Err(error) => {
                 return match code(&error) {
                     // Serialization failure, deadlock: nothing has happened.
                     "40001" | "40P01" => restart(handle).await.map(Round::Again),
-                    // Our bound of the wait. The table's lock is held since `BEGIN`, so it was for the key.
-                    "55P03" => {
-                        handle.give_back();
-                        Err(None)
+                    // The session's own limit of a statement, which is not the claim's; or a person's order.
+                    "57014" => {
+                        let mut handle = restart(handle).await?;
+                        let limit = sqlx::query_scalar("SELECT current_setting('statement_timeout')");
+                        let limit: String = limit.fetch_one(&mut *handle).await.map_err(Some)?;
+                        if limit == "0" {
+                            handle.give_back();
+                            return Err(Some(error));
+                        }
+                        Ok(Round::Again(handle))
                     }
                     _ => {
                         handle.give_back();
@@ -231,17 +244,27 @@ impl PgStore {
         over: Option<&Stored>,
         last: Instant,
     ) -> Result<Result<Found, sqlx::Error>, Option<sqlx::Error>> {
-        match within(last, self.write(handle, claim, token, over, last)).await? {
+        let started = Instant::now();
+        let left = last.saturating_duration_since(started);
+        let wait = match claim.concurrent {
+            Concurrent::Wait => left,
+            Concurrent::Reject => left.min(REJECT_WAIT),
+        };
+        match within(last, self.write(handle, claim, token, over, wait)).await? {
             Ok(Some(now)) => return Ok(Ok(Found::Taken(now))),
             Ok(None) if over.is_some() => return Ok(Ok(Found::Nothing)),
             Ok(None) => {}
-            Err(error) => return Ok(Err(error)),
+            Err(error) => {
+                // Our bound of the wait. The table's lock is held since `BEGIN`, so it was for the key.
+                let is_over = code(&error) == "55P03" && started.elapsed() + CLOCK_SLACK >= wait;
+                return Ok(if is_over { Ok(Found::InProgress) } else { Err(error) });
+            }
         }
         let read = within(last, record::read(handle, &claim.identity)).await?;
         Ok(read.map(|stored| stored.map_or(Found::Nothing, Found::Recorded)))
     }
 
-    /// Inserts the identity, or takes over the record `over`, waiting until `last`. Answers the database's clock if
+    /// Inserts the identity, or takes over the record `over`, after `wait` at most for each lock. Answers the database's clock if
     /// that succeeded. It must be the first statement of its transaction: it takes the lock timeout that it finds for
     /// the session's own.
     pub(super) async fn write(
@@ -250,13 +273,8 @@ impl PgStore {
         claim: &Claim,
         token: Uuid,
         over: Option<&Stored>,
-        last: Instant,
+        wait: Duration,
     ) -> Result<Option<SystemTime>, sqlx::Error> {
-        let left = last.saturating_duration_since(Instant::now());
-        let wait = match claim.concurrent {
-            Concurrent::Wait => left,
-            Concurrent::Reject => left.min(REJECT_WAIT),
-        };
         let wait = wait.as_millis().clamp(1, i32::MAX as u128);
         let idle = i32::try_from(self.idle_timeout.as_millis()).unwrap_or(i32::MAX).max(1);
         let (kept, remembered) = (claim.outcome_kept_for(), claim.identity_kept_for());
@@ -291,6 +309,8 @@ enum Found {
     /// At this time by the database's clock.
     Taken(SystemTime),
     Recorded(Stored),
+    /// The first run is still going on.
+    InProgress,
     /// The record has gone or changed since.
     Nothing,
 }

@@ -123,13 +123,13 @@ impl PgStore {
     ) -> Result<bool, sqlx::Error> {
         loop {
             let claim = Claim::new(identity.clone());
-            if self.write(handle, &claim, Uuid::new_v4(), None, deadline).await?.is_some() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.write(handle, &claim, Uuid::new_v4(), None, left).await?.is_some() {
                 return Ok(false);
             }
-            match record::read(handle, identity).await? {
-                Some(stored) => return Ok(stored.token == token),
-                // Swept between the two statements.
-                None => {}
+            // Else it was swept between the two statements.
+            if let Some(stored) = record::read(handle, identity).await? {
+                return Ok(stored.token == token);
             }
         }
     }

@@ -414,9 +414,8 @@ fn answer(mut server: TcpStream, mut client: TcpStream, committing: &AtomicBool)
         if server.read_exact(&mut body).is_err() {
             break;
         }
-        // The statement that stores the outcome has ended, and then `COMMIT`.
         completed += usize::from(head[0] == b'C' && committing.load(Ordering::SeqCst));
-        if completed == 2 {
+        if completed == 1 {
             let fatal = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0";
             let length = u32::try_from(fatal.len() + 4).expect("short").to_be_bytes();
             _ = client.write_all(&[&b"E"[..], &length, fatal].concat());
