@@ -14,7 +14,15 @@ use crate::{Concurrent, Identity, Record};
 
 /// The claims of one store that are running.
 #[derive(Debug, Default)]
-pub(crate) struct Flights(Mutex<HashMap<Identity, Arc<Flight>>>);
+pub(crate) struct Flights(Mutex<HashMap<Identity, Entry>>);
+
+/// A flight, and how many are interested in it. Counted here, under the lock of the map: by the count of the `Arc` two
+/// who leave at once would each take the other for one who stays.
+#[derive(Debug, Default)]
+struct Entry {
+    flight: Arc<Flight>,
+    interested: usize,
+}
 
 #[derive(Debug, Default)]
 struct Flight {
@@ -63,11 +71,7 @@ impl Flights {
         concurrent: Concurrent,
         deadline: Instant,
     ) -> Boarded {
-        let ticket = Ticket {
-            flight: Arc::clone(self.map().entry(identity.clone()).or_default()),
-            flights: Arc::clone(self),
-            identity: identity.clone(),
-        };
+        let ticket = self.ticket(identity);
         let flight = Arc::clone(&ticket.flight);
         let turn = async {
             let turn = Arc::clone(&flight.turn).lock_owned();
@@ -95,7 +99,14 @@ impl Flights {
         }
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<Identity, Arc<Flight>>> {
+    fn ticket(self: &Arc<Self>, identity: &Identity) -> Ticket {
+        let mut map = self.map();
+        let entry = map.entry(identity.clone()).or_default();
+        entry.interested += 1;
+        Ticket { flight: Arc::clone(&entry.flight), flights: Arc::clone(self), identity: identity.clone() }
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<Identity, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,7 +155,7 @@ struct Ticket {
 impl Ticket {
     fn leave_map(&self) {
         let mut map = self.flights.map();
-        if map.get(&self.identity).is_some_and(|f| Arc::ptr_eq(f, &self.flight)) {
+        if map.get(&self.identity).is_some_and(|entry| Arc::ptr_eq(&entry.flight, &self.flight)) {
             map.remove(&self.identity);
         }
     }
@@ -153,9 +164,12 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut map = self.flights.map();
-        let current = map.get(&self.identity).is_some_and(|f| Arc::ptr_eq(f, &self.flight));
-        // The map's and ours: nobody else waits, and nobody can come in while the map is locked.
-        if current && Arc::strong_count(&self.flight) == 2 {
+        let Some(entry) = map.get_mut(&self.identity) else { return };
+        if !Arc::ptr_eq(&entry.flight, &self.flight) {
+            return;
+        }
+        entry.interested -= 1;
+        if entry.interested == 0 {
             map.remove(&self.identity);
         }
     }
@@ -196,6 +210,27 @@ mod tests {
         drop(first);
         next.await.expect("leads");
         assert_eq!(flights.len(), 0, "nothing stays behind");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn two_who_leave_at_once_leave_nothing_behind() {
+        let flights = Arc::new(Flights::default());
+        let barrier = Arc::new(std::sync::Barrier::new(2));
+        let sides = [0, 1].map(|_| {
+            let (flights, barrier) = (Arc::clone(&flights), Arc::clone(&barrier));
+            std::thread::spawn(move || {
+                for n in 0..100_000 {
+                    let identity = Identity::new("op", &Verified::vouch("s"), &n.to_string()).expect("valid");
+                    let ticket = flights.ticket(&identity);
+                    barrier.wait();
+                    drop(ticket);
+                }
+            })
+        });
+        for side in sides {
+            side.join().expect("no panic");
+        }
+        assert_eq!(flights.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
