@@ -28,8 +28,10 @@ async fn problem(readers: &SqlitePool) -> Result<Option<SchemaProblem>, sqlx::Er
                   WHERE type = 'table' AND name IN ('idem_inbox', 'idem_migration')) = 2,
                 EXISTS (SELECT i.name FROM pragma_index_list('idem_inbox') AS i
                   WHERE \"unique\" = 1 AND partial = 0
-                    AND (SELECT group_concat(name ORDER BY name) FROM pragma_index_info(i.name))
-                        = 'key,operation,scope')",
+                    AND (SELECT group_concat(name || ' ' || coll, ',' ORDER BY name)
+                           FROM pragma_index_xinfo(i.name) WHERE key = 1)
+                        = 'key BINARY,operation BINARY,scope BINARY'
+                    AND (SELECT count(*) FROM pragma_index_info(i.name)) = 3)",
     )
     .fetch_one(readers)
     .await?;
