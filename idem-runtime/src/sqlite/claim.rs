@@ -15,7 +15,7 @@ use crate::flight::{Seat, Seen};
 use crate::options::Boarding;
 use crate::time::{duration_micros, from_micros, to_micros};
 use crate::tx::{Open, sealed::Sealed};
-use crate::{Claim, Claimed, Error, Judgement};
+use crate::{Claim, Claimed, Error, Identity, Judgement, Record};
 
 /// `max(x, NULL)` is NULL in SQLite, and a NULL duration makes the sum NULL: for ever.
 macro_rules! until {
@@ -52,33 +52,51 @@ const TAKE_OVER: &str = concat!(
     now!()
 );
 
+/// A claim that has come to its turn.
+pub(super) enum Ready {
+    Done(Record),
+    Go(Option<Seat>, SqliteHandle),
+}
+
 impl SqliteStore {
-    pub(super) async fn take(self, claim: Claim, deadline: Instant) -> Result<Claimed<SqliteTx>, Error> {
+    /// What a claim waits for before it sends anything: a caller that goes away meanwhile leaves at once, and keeps
+    /// nobody else from the writer.
+    pub(super) async fn ready(&self, claim: &Claim, deadline: Instant) -> Result<Ready, Error> {
         let started = Instant::now();
         let identity = &claim.identity;
         let in_time = |_| busy(identity, started);
         tokio::time::timeout_at(deadline, self.checked()).await.map_err(in_time)??;
-        let seat = match self.core.board(&claim, deadline).await? {
-            Boarding::Done(record) => return Ok(Claimed::Done(record)),
+        let seat = match self.core.board(claim, deadline).await? {
+            Boarding::Done(record) => return Ok(Ready::Done(record)),
             Boarding::Go(seat) => seat,
         };
-        let failed = |e| match primary_code(&e) {
-            // Another process has the file.
-            BUSY => busy(identity, started),
-            _ => store_error(Some(identity), e),
-        };
-        let mut handle = match self.writer.try_acquire().await.map_err(failed)? {
+        let failed = |e| failed(identity, started, e);
+        let handle = match self.writer.try_acquire().await.map_err(failed)? {
             Some(handle) => handle,
             None => {
-                if let Some(stored) = self.read(identity).await?
-                    && let Some(verdict) = judge(&claim, &stored)
+                let read = tokio::time::timeout_at(deadline, self.read(identity));
+                if let Some(stored) = read.await.map_err(in_time)??
+                    && let Some(verdict) = judge(claim, &stored)
                 {
-                    return done(stored, verdict, seat);
+                    return done(stored, verdict, seat).map(Ready::Done);
                 }
                 let acquired = tokio::time::timeout_at(deadline, self.writer.acquire()).await;
                 acquired.map_err(in_time)?.map_err(failed)?
             }
         };
+        Ok(Ready::Go(seat, handle))
+    }
+
+    pub(super) async fn take(
+        self,
+        claim: Claim,
+        seat: Option<Seat>,
+        mut handle: SqliteHandle,
+        deadline: Instant,
+    ) -> Result<Claimed<SqliteTx>, Error> {
+        let started = Instant::now();
+        let identity = &claim.identity;
+        let failed = |e| failed(identity, started, e);
         handle.begin(deadline).await.map_err(failed)?;
         let token = Uuid::new_v4();
         match write_or_read(&mut handle, &claim, token).await {
@@ -94,7 +112,7 @@ impl SqliteStore {
             }
             Ok(Found::Recorded(stored, verdict)) => {
                 roll_back(handle).await;
-                done(*stored, verdict, seat)
+                done(*stored, verdict, seat).map(Claimed::Done)
             }
             Err(error) => {
                 roll_back(handle).await;
@@ -129,11 +147,19 @@ fn judge(claim: &Claim, stored: &Stored) -> Option<Result<(), Error>> {
 }
 
 /// Answers with the record, and for all who wait for it.
-fn done(stored: Stored, verdict: Result<(), Error>, seat: Option<Seat>) -> Result<Claimed<SqliteTx>, Error> {
+fn done(stored: Stored, verdict: Result<(), Error>, seat: Option<Seat>) -> Result<Record, Error> {
     if let Some(seat) = seat {
         seat.landed(Seen::new(stored.record.clone(), stored.now));
     }
-    verdict.map(|()| Claimed::Done(stored.record))
+    verdict.map(|()| stored.record)
+}
+
+fn failed(identity: &Identity, started: Instant, error: sqlx::Error) -> Error {
+    match primary_code(&error) {
+        // Another process has the file.
+        BUSY => busy(identity, started),
+        _ => store_error(Some(identity), error),
+    }
 }
 
 async fn roll_back(handle: SqliteHandle) {

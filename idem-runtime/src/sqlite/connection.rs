@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, Database, SqlSafeStr as _, Sqlite, SqliteConnection,
-};
+use sqlx::{ConnectOptions as _, Connection as _, Database, SqlSafeStr as _, Sqlite, SqliteConnection};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -24,8 +22,10 @@ type Manager = <Sqlite as Database>::TransactionManager;
 /// How long a `ROLLBACK` may take (a statement that nobody waits for any more may run before it).
 const ROLLBACK_WAIT: Duration = Duration::from_secs(2);
 
-/// The longest wait for another process, in milliseconds; a claim that waits longer begins again.
-const BUSY_TIMEOUT_MAX: u128 = 60_000;
+/// How long one `BEGIN` waits for another process; a claim begins again until its wait is over.
+const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 250";
+/// For how long nothing waits between two.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Primary result codes (<https://sqlite.org/rescode.html>); an extended code has its primary one in the low byte.
 pub(super) const BUSY: i32 = 5;
@@ -51,8 +51,6 @@ pub(super) struct Writer {
 struct Guarded {
     conn: SqliteConnection,
     gate: Arc<AtomicBool>,
-    /// How long it waits for other processes, in milliseconds.
-    busy_timeout: u64,
 }
 
 impl Writer {
@@ -80,7 +78,8 @@ impl Writer {
             let gate = Arc::new(AtomicBool::new(false));
             let hook = Arc::clone(&gate);
             conn.lock_handle().await?.set_commit_hook(move || hook.load(Ordering::Acquire));
-            *turn = Some(Guarded { conn, gate, busy_timeout: 0 });
+            sqlx::raw_sql(BUSY_TIMEOUT).execute(&mut conn).await?;
+            *turn = Some(Guarded { conn, gate });
         }
         Ok(SqliteHandle { turn, settled: false, runtime: Handle::current() })
     }
@@ -94,22 +93,22 @@ pub struct SqliteHandle {
 }
 
 impl SqliteHandle {
-    /// `BEGIN IMMEDIATE`, waiting for other processes until `deadline`.
+    /// `BEGIN IMMEDIATE`, waiting for other processes until `deadline`, in turns: the thread of a claim whose caller
+    /// has gone is stuck in the last one.
     pub(super) async fn begin(&mut self, deadline: Instant) -> Result<(), sqlx::Error> {
-        let wait = deadline.saturating_duration_since(Instant::now()).as_millis().min(BUSY_TIMEOUT_MAX);
-        // In tenths of a second, so that it seldom has to be set.
-        let wait = u64::try_from(wait).unwrap_or(0).next_multiple_of(100).max(100);
-        let set = self.turn.as_mut().map(|guarded| std::mem::replace(&mut guarded.busy_timeout, wait));
-        let begin = if set == Some(wait) {
-            "BEGIN IMMEDIATE".into_sql_str()
-        } else {
-            AssertSqlSafe(format!("PRAGMA busy_timeout = {wait}; BEGIN IMMEDIATE")).into_sql_str()
-        };
-        let begun = Manager::begin(self, Some(begin)).await;
-        // Refused by SQLite itself, there is nothing to roll back, and the connection is fine.
-        let refused = begun.as_ref().is_err_and(|e| e.as_database_error().is_some());
-        self.settled = refused && !self.is_in_transaction();
-        begun
+        loop {
+            let begun = Manager::begin(self, Some("BEGIN IMMEDIATE".into_sql_str())).await;
+            // Refused by SQLite itself, there is nothing to roll back, and the connection is fine.
+            let refused = begun.as_ref().is_err_and(|e| e.as_database_error().is_some());
+            self.settled = refused && !self.is_in_transaction();
+            match begun {
+                Err(error) if primary_code(&error) == BUSY && self.settled && Instant::now() < deadline => {
+                    self.settled = false;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                begun => return begun,
+            }
+        }
     }
 
     /// Commits. Nothing else can commit on this connection.

@@ -22,6 +22,7 @@ use crate::shield::Shield;
 use crate::tx::{Tx, sealed::Sealed};
 use crate::{Claim, Claimed, Error, Identity, Record, SchemaProblem, Store};
 
+use claim::Ready;
 use connection::Writer;
 
 /// The transaction of a handler on SQLite.
@@ -126,8 +127,13 @@ impl Store for SqliteStore {
         self.core.refuse_nested(&claim.identity, |_| true)?;
         let claim = self.core.prepare(claim);
         let deadline = self.core.deadline();
+        let (seat, handle) = match self.ready(&claim, deadline).await? {
+            Ready::Done(record) => return Ok(Claimed::Done(record)),
+            Ready::Go(seat, handle) => (seat, handle),
+        };
         let store = self.clone();
-        Shield::with_grace(CANCELLED_CLAIM_GRACE, async move { store.take(claim, deadline).await }).await
+        let take = async move { store.take(claim, seat, handle, deadline).await };
+        Shield::with_grace(CANCELLED_CLAIM_GRACE, take).await
     }
 
     async fn complete(&self, tx: SqliteTx, outcome: String) -> Result<(), Error> {
