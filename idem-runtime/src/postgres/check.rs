@@ -1,8 +1,9 @@
 //! The start-up check: what would make every claim fail, or would let an effect happen twice, is found before the
 //! first claim, and the error says what to run.
 
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
+use super::connection::PgHandle;
 use super::migrate::VERSION;
 use super::store_error;
 use crate::registry::check_operations;
@@ -11,15 +12,20 @@ use crate::{Error, SchemaProblem};
 /// `xid8` and `pg_current_xact_id` came with it.
 const OLDEST_SERVER: i32 = 130_000;
 
-pub(super) async fn check(conn: &mut PgConnection) -> Result<(), Error> {
-    check_operations()?;
-    match problem(conn).await.map_err(|e| store_error(None, e))? {
-        None => Ok(()),
-        Some(problem) => Err(Error::Schema { problem }),
-    }
+pub(super) async fn check(mut handle: PgHandle) -> Result<(), Error> {
+    let checked = match check_operations() {
+        Ok(()) => problem(&mut handle).await.map_err(|e| store_error(None, e))?,
+        Err(error) => {
+            handle.give_back();
+            return Err(error);
+        }
+    };
+    handle.give_back();
+    checked.map_or(Ok(()), |problem| Err(Error::Schema { problem }))
 }
 
-async fn problem(conn: &mut PgConnection) -> Result<Option<SchemaProblem>, sqlx::Error> {
+async fn problem(conn: &mut PgHandle) -> Result<Option<SchemaProblem>, sqlx::Error> {
+    conn.begin_to_read().await?;
     // By the catalogue alone, which every role may read.
     let row = sqlx::query(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_user::text,
@@ -29,7 +35,8 @@ async fn problem(conn: &mut PgConnection) -> Result<Option<SchemaProblem>, sqlx:
                          WHERE n.nspname = 'idem' AND c.relname = 'migration'),
                 coalesce((SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = 'idem'), false)",
     )
-    .fetch_one(&mut *conn)
+    .persistent(false)
+    .fetch_one(&mut **conn)
     .await?;
     if row.try_get::<i32, _>(0)? < OLDEST_SERVER {
         return Ok(Some(SchemaProblem::Unsupported {
@@ -50,11 +57,15 @@ async fn problem(conn: &mut PgConnection) -> Result<Option<SchemaProblem>, sqlx:
                     AND has_table_privilege('idem.inbox', 'UPDATE'),
                 EXISTS (SELECT FROM pg_index i WHERE i.indrelid = 'idem.inbox'::regclass
                     AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+                    AND i.indnkeyatts = 3 AND i.indexprs IS NULL
                     AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a
-                          WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]))
-                        = ARRAY['key', 'operation', 'scope'])",
+                          WHERE a.attrelid = i.indrelid
+                            AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+                        = ARRAY['key', 'operation', 'scope']),
+                (SELECT relpersistence = 'p' FROM pg_class WHERE oid = 'idem.inbox'::regclass)",
     )
-    .fetch_one(&mut *conn)
+    .persistent(false)
+    .fetch_one(&mut **conn)
     .await?;
     if !row.try_get::<bool, _>(0)? {
         return Ok(Some(no_rights(role, "read idem.migration", "SELECT ON idem.migration")));
@@ -65,7 +76,8 @@ async fn problem(conn: &mut PgConnection) -> Result<Option<SchemaProblem>, sqlx:
     }
     let versions =
         sqlx::query("SELECT coalesce(max(version), 0), coalesce(max(min_compatible), 0) FROM idem.migration")
-            .fetch_one(&mut *conn)
+            .persistent(false)
+            .fetch_one(&mut **conn)
             .await?;
     let (found, min_compatible): (i32, i32) = (versions.try_get(0)?, versions.try_get(1)?);
     Ok(if min_compatible > VERSION {
@@ -75,6 +87,11 @@ async fn problem(conn: &mut PgConnection) -> Result<Option<SchemaProblem>, sqlx:
     } else if !row.try_get::<bool, _>(2)? {
         let repair = "ALTER TABLE idem.inbox ADD PRIMARY KEY (operation, scope, key)".to_owned();
         Some(SchemaProblem::UniqueKeyMissing { repair })
+    } else if !row.try_get::<bool, _>(3)? {
+        Some(SchemaProblem::Unsupported {
+            found: "an unlogged table idem.inbox".to_owned(),
+            needed: "one that a crash does not empty (`ALTER TABLE idem.inbox SET LOGGED`)".to_owned(),
+        })
     } else {
         None
     })

@@ -18,7 +18,7 @@ use crate::flight::{Seat, Seen};
 use crate::options::Boarding;
 use crate::time::{duration_micros, from_micros, to_micros};
 use crate::tx::Open;
-use crate::{Claim, Claimed, Concurrent, Error, Identity, Judgement};
+use crate::{Claim, Claimed, Concurrent, Error, Identity, Judgement, Record};
 
 type Manager = <Postgres as Database>::TransactionManager;
 
@@ -36,6 +36,13 @@ const LATER: Duration = Duration::from_millis(250);
 /// How long a duplicate that does not want to wait still waits for a lock in the database, where the first run may be
 /// another process's: long enough for locks that are held for a moment only.
 const REJECT_WAIT: Duration = Duration::from_millis(20);
+
+/// How long one insert waits before it is sent again: a claim whose caller has gone leaves a session behind for so
+/// long, since a server does not look at its client while it waits.
+const TURN: Duration = Duration::from_secs(1);
+
+/// For how long nothing happens between two rounds.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// How far the server's timeout may come before the client's clock says so.
 const CLOCK_SLACK: Duration = Duration::from_millis(5);
@@ -94,6 +101,12 @@ const TAKE_OVER: &str = concat!(
     returning!()
 );
 
+/// A claim that has come to its turn.
+pub(super) enum Ready {
+    Done(Record),
+    Go(Option<Seat>, PgHandle),
+}
+
 /// How one transaction of the claim ended.
 enum Round {
     /// At this time by the database's clock.
@@ -114,20 +127,32 @@ struct Judged {
 }
 
 impl PgStore {
-    pub(super) async fn take(self, claim: Claim, deadline: Instant) -> Result<Claimed<PgTx>, Error> {
+    /// Waits for the claim's turn: for the start-up check, for others of this process at the same identity, and for a
+    /// connection. A caller that goes leaves the queue at once.
+    pub(super) async fn ready(&self, claim: &Claim, deadline: Instant) -> Result<Ready, Error> {
         let started = Instant::now();
         let identity = &claim.identity;
         match tokio::time::timeout_at(deadline + LATER, self.checked(identity, deadline)).await {
             Ok(checked) => checked?,
             Err(_) => return Err(Error::Busy { identity: identity.clone(), waited: started.elapsed() }),
         }
-        let seat = match self.core.board(&claim, deadline).await? {
-            Boarding::Done(record) => return Ok(Claimed::Done(record)),
-            Boarding::Go(seat) => seat,
-        };
+        match self.core.board(claim, deadline).await? {
+            Boarding::Done(record) => Ok(Ready::Done(record)),
+            Boarding::Go(seat) => Ok(Ready::Go(seat, self.acquire(identity, deadline).await?)),
+        }
+    }
+
+    /// Takes the identity, or answers with the record. `started` is when the claim began.
+    pub(super) async fn take(
+        self,
+        claim: Claim,
+        seat: Option<Seat>,
+        mut handle: PgHandle,
+        (started, deadline): (Instant, Instant),
+    ) -> Result<Claimed<PgTx>, Error> {
+        let identity = &claim.identity;
         let in_progress = || Error::InProgress { identity: identity.clone(), waited: started.elapsed() };
         let token = Uuid::new_v4();
-        let mut handle = self.acquire(identity, deadline).await?;
         let mut over = None;
         loop {
             let round = self.round(handle, &claim, token, over.take(), deadline).await;
@@ -155,7 +180,10 @@ impl PgStore {
                         handle
                     }
                     Round::Again(_) if Instant::now() >= deadline => return Err(in_progress()),
-                    Round::Again(handle) => handle,
+                    Round::Again(handle) => {
+                        tokio::time::sleep(PAUSE).await;
+                        handle
+                    }
                     Round::Later(_, error) if Instant::now() >= deadline => {
                         return Err(store_error(Some(identity), error));
                     }
@@ -196,7 +224,7 @@ impl PgStore {
             Ok(Found::Recorded(stored)) => {
                 Some((Judgement::unless_taken_over(claim.judge(&stored.record, stored.now)), stored))
             }
-            // Taken over or swept meanwhile.
+            // Taken over or swept meanwhile, or a turn of the wait is over.
             Ok(Found::Nothing) => None,
             Ok(Found::InProgress) => {
                 handle.give_back();
@@ -205,11 +233,14 @@ impl PgStore {
             Err(error) if server_error(&error).is_none() => return Err(Some(error)),
             Err(error) => {
                 return match code(&error) {
-                    // Serialization failure, deadlock: nothing has happened.
-                    "40001" | "40P01" => restart(handle).await.map(Round::Again),
+                    // Serialization failure, deadlock, a unique index that is being rebuilt: nothing has happened.
+                    "40001" | "40P01" | "23505" => {
+                        handle.start_over();
+                        Ok(Round::Again(handle))
+                    }
                     // The session's own limit of a statement, which is not the claim's; or a person's order.
                     "57014" => {
-                        let mut handle = restart(handle).await?;
+                        handle.start_over();
                         let limit = sqlx::query_scalar("SELECT current_setting('statement_timeout')");
                         let limit: String = limit.fetch_one(&mut *handle).await.map_err(Some)?;
                         if limit == "0" {
@@ -218,16 +249,20 @@ impl PgStore {
                         }
                         Ok(Round::Again(handle))
                     }
-                    _ => {
-                        handle.give_back();
-                        Err(Some(error))
-                    }
+                    // What a body left in the session may be the cause: the connection is closed.
+                    _ => Err(Some(error)),
                 };
             }
         };
         match judged {
-            None => restart(handle).await.map(Round::Again),
-            Some((None, stored)) => Ok(Round::Expired(restart(handle).await?, Box::new(stored))),
+            None => {
+                handle.start_over();
+                Ok(Round::Again(handle))
+            }
+            Some((None, stored)) => {
+                handle.start_over();
+                Ok(Round::Expired(handle, Box::new(stored)))
+            }
             Some((Some(verdict), stored)) => {
                 handle.give_back();
                 let seen = Seen::new(stored.record, stored.now);
@@ -245,11 +280,10 @@ impl PgStore {
         last: Instant,
     ) -> Result<Result<Found, sqlx::Error>, Option<sqlx::Error>> {
         let started = Instant::now();
-        let left = last.saturating_duration_since(started);
-        let wait = match claim.concurrent {
-            Concurrent::Wait => left,
-            Concurrent::Reject => left.min(REJECT_WAIT),
-        };
+        let wait = last.saturating_duration_since(started).min(match claim.concurrent {
+            Concurrent::Wait => TURN,
+            Concurrent::Reject => REJECT_WAIT,
+        });
         match within(last, self.write(handle, claim, token, over, wait)).await? {
             Ok(Some(now)) => return Ok(Ok(Found::Taken(now))),
             Ok(None) if over.is_some() => return Ok(Ok(Found::Nothing)),
@@ -257,7 +291,12 @@ impl PgStore {
             Err(error) => {
                 // Our bound of the wait. The table's lock is held since `BEGIN`, so it was for the key.
                 let is_over = code(&error) == "55P03" && started.elapsed() + CLOCK_SLACK >= wait;
-                return Ok(if is_over { Ok(Found::InProgress) } else { Err(error) });
+                let goes_on = claim.concurrent == Concurrent::Wait && Instant::now() < last;
+                return Ok(match (is_over, goes_on) {
+                    (false, _) => Err(error),
+                    (true, true) => Ok(Found::Nothing),
+                    (true, false) => Ok(Found::InProgress),
+                });
             }
         }
         let read = within(last, record::read(handle, &claim.identity)).await?;
@@ -294,7 +333,7 @@ impl PgStore {
             Some(stored) => query.bind(stored.token),
             None => query,
         };
-        let row = query.fetch_optional(&mut **handle).await?;
+        let row = query.persistent(handle.persistent).fetch_optional(&mut **handle).await?;
         row.map(|row| row.try_get(0).map(|Micros(now)| from_micros(now))).transpose()
     }
 
@@ -313,12 +352,6 @@ enum Found {
     InProgress,
     /// The record has gone or changed since.
     Nothing,
-}
-
-/// Rolls back, and keeps the connection for the next round.
-async fn restart(mut handle: PgHandle) -> Result<PgHandle, Option<sqlx::Error>> {
-    Manager::rollback(&mut handle).await.map_err(Some)?;
-    Ok(handle)
 }
 
 fn interval(duration: Duration) -> PgInterval {

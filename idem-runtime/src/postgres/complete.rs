@@ -143,6 +143,7 @@ async fn write_outcome(open: &mut Open<Postgres>, outcome: String) -> Result<u64
         .bind(open.identity.key())
         .bind(open.token)
         .bind(JsonText(outcome))
+        .persistent(open.handle.persistent)
         .execute(&mut *open.handle)
         .await?;
     Ok(written.rows_affected())

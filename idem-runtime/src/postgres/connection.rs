@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgDatabaseError;
-use sqlx::{Connection as _, Database, PgConnection, Postgres};
+use sqlx::{AssertSqlSafe, Connection as _, Database, PgConnection, Postgres, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 
@@ -26,21 +26,39 @@ pub struct PgHandle {
     /// `None` only while it is dropped.
     conn: Option<PoolConnection<Postgres>>,
     settled: bool,
+    /// Whether the store's statements stay prepared in the session.
+    pub(super) persistent: bool,
     runtime: Handle,
 }
 
 impl PgHandle {
-    pub(super) fn new(conn: PoolConnection<Postgres>) -> Self {
-        Self { conn: Some(conn), settled: false, runtime: Handle::current() }
+    pub(super) fn new(conn: PoolConnection<Postgres>, persistent: bool) -> Self {
+        Self { conn: Some(conn), settled: false, persistent, runtime: Handle::current() }
+    }
+
+    /// A transaction for statements that only read: behind a transaction pooler, a statement that was prepared
+    /// outside of one may be executed in another session, where another client has prepared another.
+    pub(super) async fn begin_to_read(&mut self) -> Result<(), sqlx::Error> {
+        Manager::begin(self, Some(AssertSqlSafe("BEGIN READ ONLY").into_sql_str())).await
     }
 
     /// Gives the connection back with a rollback that nobody waits for: it is in the connection's buffer, and goes
     /// out before anything else that is sent.
     pub(super) fn give_back(mut self) {
-        while self.is_in_transaction() {
-            Manager::start_rollback(&mut self);
-        }
+        self.start_over();
         self.settled = true;
+    }
+
+    /// The connection itself, which the pool forgets.
+    pub(super) fn detach(mut self) -> PgConnection {
+        self.conn.take().expect("taken on drop only").detach()
+    }
+
+    /// As [`give_back`](Self::give_back), for another transaction on it.
+    pub(super) fn start_over(&mut self) {
+        while self.is_in_transaction() {
+            Manager::start_rollback(self);
+        }
     }
 }
 
@@ -90,10 +108,11 @@ impl Sealed for Postgres {
         match error {
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => true,
             // By class of SQLSTATE: connection, authorization (a password that is being changed), rollback,
-            // resources, intervention, system; a lock not available; a standby after a failover.
+            // resources, intervention, system; a lock not available; a standby after a failover; a session that was
+            // ended because it was idle; a prepared statement that the session has lost.
             sqlx::Error::Database(e) => e.code().is_some_and(|code| {
                 ["08", "28", "40", "53", "57", "58"].iter().any(|class| code.starts_with(class))
-                    || matches!(&*code, "55P03" | "25006")
+                    || matches!(&*code, "55P03" | "25006" | "25P03" | "26000")
             }),
             _ => false,
         }

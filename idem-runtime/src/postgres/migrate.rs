@@ -4,6 +4,7 @@
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
 
+use super::connection::PgHandle;
 use super::store_error;
 use crate::Error;
 
@@ -45,36 +46,46 @@ const FOUND: &str = "SELECT coalesce(max(version), 0) FROM idem.migration";
 /// `idem` in ASCII: the advisory lock of the transaction that migrates.
 const LOCK: i64 = 0x6964_656d;
 
-pub(super) async fn migrate(mut conn: PoolConnection<Postgres>) -> Result<(), Error> {
+pub(super) async fn migrate(conn: PoolConnection<Postgres>) -> Result<(), Error> {
+    // Dropped in the middle, it is closed.
+    let mut handle = PgHandle::new(conn, false);
     // A process that starts does not wait for another's migration where there is nothing to do.
-    if !is_needed(&mut conn).await.map_err(|e| store_error(None, e))? {
+    let needed = is_needed(&mut handle).await.map_err(|e| store_error(None, e))?;
+    handle.start_over();
+    if !needed {
+        handle.give_back();
         return Ok(());
     }
-    // Dropped in the middle, it is closed.
-    let mut conn = conn.detach();
+    let mut conn = handle.detach();
     let migrated = apply(&mut conn).await.map_err(|e| store_error(None, e));
     let closed = conn.close().await;
     migrated?;
     closed.map_err(|e| store_error(None, e))
 }
 
-async fn is_needed(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    if !sqlx::query_scalar("SELECT to_regclass('idem.migration') IS NOT NULL").fetch_one(&mut *conn).await? {
+async fn is_needed(conn: &mut PgHandle) -> Result<bool, sqlx::Error> {
+    conn.begin_to_read().await?;
+    if !sqlx::query_scalar("SELECT to_regclass('idem.migration') IS NOT NULL")
+        .persistent(false)
+        .fetch_one(&mut **conn)
+        .await?
+    {
         return Ok(true);
     }
-    let found: i32 = sqlx::query_scalar(FOUND).fetch_one(conn).await?;
+    let found: i32 = sqlx::query_scalar(FOUND).persistent(false).fetch_one(&mut **conn).await?;
     Ok(found < VERSION)
 }
 
 async fn apply(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     let mut tx = conn.begin().await?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *tx).await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).persistent(false).execute(&mut *tx).await?;
     // `IF NOT EXISTS` asks for the right to create first, also where an administrator has created it.
     let exists = |relation: &'static str| {
         sqlx::query_scalar::<_, bool>(AssertSqlSafe(format!("SELECT {relation} IS NOT NULL")))
+            .persistent(false)
     };
     if !exists("to_regnamespace('idem')").fetch_one(&mut *tx).await? {
-        sqlx::query("CREATE SCHEMA idem").execute(&mut *tx).await?;
+        sqlx::query("CREATE SCHEMA idem").persistent(false).execute(&mut *tx).await?;
     }
     if !exists("to_regclass('idem.migration')").fetch_one(&mut *tx).await? {
         sqlx::query(
@@ -83,15 +94,17 @@ async fn apply(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
                 min_compatible int NOT NULL,
                 applied_at timestamptz NOT NULL DEFAULT now())",
         )
+        .persistent(false)
         .execute(&mut *tx)
         .await?;
     }
-    let found: i32 = sqlx::query_scalar(FOUND).fetch_one(&mut *tx).await?;
+    let found: i32 = sqlx::query_scalar(FOUND).persistent(false).fetch_one(&mut *tx).await?;
     for migration in MIGRATIONS.iter().filter(|m| m.version > found) {
         sqlx::raw_sql(migration.sql).execute(&mut *tx).await?;
         sqlx::query("INSERT INTO idem.migration (version, min_compatible) VALUES ($1, $2)")
             .bind(migration.version)
             .bind(migration.min_compatible)
+            .persistent(false)
             .execute(&mut *tx)
             .await?;
     }

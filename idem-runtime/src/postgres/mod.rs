@@ -9,12 +9,14 @@ mod connection;
 mod migrate;
 mod record;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::options::{Core, common_options};
@@ -22,6 +24,7 @@ use crate::shield::Shield;
 use crate::tx::{Tx, sealed::Sealed};
 use crate::{Claim, Claimed, Error, Identity, Record, SchemaProblem, Store};
 
+use claim::Ready;
 use connection::PgHandle;
 
 /// The transaction of a handler on Postgres.
@@ -48,22 +51,38 @@ const CANCELLED_CLAIM_GRACE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub struct PgStore {
     pool: PgPool,
+    /// sqlx gives names to statements that it does not keep, and never closes them.
+    persistent: bool,
     core: Core,
     idle_timeout: Duration,
     session_commit: bool,
     settle_timeout: Duration,
+    diagnosis: Arc<Mutex<Option<Diagnosis>>>,
 }
+
+/// When a connection was tried beside the pool, and why there was none.
+type Diagnosis = (Instant, Option<String>);
 
 impl PgStore {
     /// On a pool of yours. `test_before_acquire(false)` saves a round trip per call; a connection that turns out to be
     /// broken is an error that can be retried.
+    ///
+    /// Behind a transaction pooler that does not know prepared statements, give the pool's connections
+    /// `statement_cache_capacity(0)`: then the store's statements have no name, and are prepared in the transaction
+    /// that uses them.
     pub fn new(pool: PgPool) -> Self {
+        // sqlx has no other way to ask.
+        let url = pool.connect_options().to_url_lossy();
+        let persistent =
+            !url.query_pairs().any(|(name, value)| name == "statement-cache-capacity" && value == "0");
         Self {
             pool,
+            persistent,
             core: Core::new(),
             idle_timeout: Duration::from_secs(60),
             session_commit: false,
             settle_timeout: Duration::from_secs(10),
+            diagnosis: Arc::default(),
         }
     }
 
@@ -130,8 +149,8 @@ impl PgStore {
     async fn acquire(&self, identity: &Identity, deadline: Instant) -> Result<PgHandle, Error> {
         let started = Instant::now();
         match tokio::time::timeout_at(deadline, self.pool.acquire()).await {
-            Ok(Ok(conn)) => Ok(PgHandle::new(conn)),
-            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) => match self.why_none().await {
+            Ok(Ok(conn)) => Ok(PgHandle::new(conn, self.persistent)),
+            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) => match self.why_none(started).await {
                 Some(error) => Err(store_error(Some(identity), error)),
                 None => Err(Error::Busy { identity: identity.clone(), waited: started.elapsed() }),
             },
@@ -140,22 +159,34 @@ impl PgStore {
     }
 
     /// Why the pool gave no connection. It tries again and again while the server refuses, and then only says that it
-    /// timed out, which is also what it says where all its connections are in use.
-    async fn why_none(&self) -> Option<sqlx::Error> {
+    /// timed out, which is also what it says where all its connections are in use. One call asks for all that wait
+    /// with it: the server is not to be flooded by connections beside those of the pool.
+    async fn why_none(&self, since: Instant) -> Option<sqlx::Error> {
+        let mut last = tokio::time::timeout(2 * DIAGNOSIS_TIMEOUT, self.diagnosis.lock()).await.ok()?;
+        if let Some((_, reason)) = last.as_ref().filter(|(at, _)| *at >= since) {
+            return reason.clone().map(|reason| sqlx::Error::Io(std::io::Error::other(reason)));
+        }
         let options = self.pool.connect_options();
-        match tokio::time::timeout(DIAGNOSIS_TIMEOUT, PgConnection::connect_with(&options)).await {
-            Ok(Ok(_)) => None,
+        let connected = tokio::time::timeout(DIAGNOSIS_TIMEOUT, PgConnection::connect_with(&options)).await;
+        let reason = match connected {
+            Ok(Ok(conn)) => {
+                drop(conn.close().await);
+                None
+            }
             Ok(Err(error)) => Some(error),
             Err(_) => Some(sqlx::Error::PoolTimedOut),
-        }
+        };
+        *last = Some((Instant::now(), reason.as_ref().map(ToString::to_string)));
+        reason
     }
 
     /// A connection for what is not a claim, by the pool's own time-out.
     async fn connection(&self) -> Result<PoolConnection<Postgres>, Error> {
+        let started = Instant::now();
         match self.pool.acquire().await {
             Ok(conn) => Ok(conn),
             Err(error @ sqlx::Error::PoolTimedOut) => {
-                Err(store_error(None, self.why_none().await.unwrap_or(error)))
+                Err(store_error(None, self.why_none(started).await.unwrap_or(error)))
             }
             Err(error) => Err(store_error(None, error)),
         }
@@ -163,12 +194,7 @@ impl PgStore {
 
     /// Runs the start-up check unless it has passed.
     async fn checked(&self, identity: &Identity, deadline: Instant) -> Result<(), Error> {
-        let check = async || {
-            let mut handle = self.acquire(identity, deadline).await?;
-            check::check(&mut handle).await?;
-            handle.give_back();
-            Ok(())
-        };
+        let check = async || check::check(self.acquire(identity, deadline).await?).await;
         self.core.checked.get_or_try_init(check).await.map(drop)
     }
 
@@ -188,7 +214,7 @@ impl PgStore {
     /// # Errors
     /// [`Error::Schema`], which says what to run; [`Error::DuplicateOperation`]; [`Error::Store`].
     pub async fn check(&self) -> Result<(), Error> {
-        check::check(&mut *self.connection().await?).await
+        check::check(PgHandle::new(self.connection().await?, self.persistent)).await
     }
 }
 
@@ -199,9 +225,14 @@ impl Store for PgStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed<PgTx>, Error> {
         self.core.refuse_nested(&claim.identity, |running| *running == claim.identity)?;
         let claim = self.core.prepare(claim);
-        let deadline = self.core.deadline();
+        let (started, deadline) = (Instant::now(), self.core.deadline());
+        let (seat, handle) = match self.ready(&claim, deadline).await? {
+            Ready::Done(record) => return Ok(Claimed::Done(record)),
+            Ready::Go(seat, handle) => (seat, handle),
+        };
         let store = self.clone();
-        Shield::with_grace(CANCELLED_CLAIM_GRACE, async move { store.take(claim, deadline).await }).await
+        let take = async move { store.take(claim, seat, handle, (started, deadline)).await };
+        Shield::with_grace(CANCELLED_CLAIM_GRACE, take).await
     }
 
     async fn complete(&self, tx: PgTx, outcome: String) -> Result<(), Error> {
@@ -214,8 +245,13 @@ impl Store for PgStore {
     }
 
     async fn find(&self, identity: &Identity) -> Result<Option<Record>, Error> {
-        let mut conn = self.connection().await?;
-        let stored = record::read(&mut conn, identity).await.map_err(|e| store_error(Some(identity), e))?;
+        let mut handle = PgHandle::new(self.connection().await?, self.persistent);
+        let read = async {
+            handle.begin_to_read().await?;
+            record::read(&mut handle, identity).await
+        };
+        let stored = read.await.map_err(|e| store_error(Some(identity), e))?;
+        handle.give_back();
         Ok(stored.map(|stored| stored.record))
     }
 }

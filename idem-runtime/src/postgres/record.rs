@@ -7,9 +7,10 @@ use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo, PgValueRef};
-use sqlx::{Decode, Encode, PgConnection, Postgres, Row, Type};
+use sqlx::{Decode, Encode, Postgres, Row, Type};
 use uuid::Uuid;
 
+use super::connection::PgHandle;
 use crate::time::from_micros;
 use crate::{Identity, Record};
 
@@ -22,10 +23,7 @@ pub(super) struct Stored {
     pub(super) now: SystemTime,
 }
 
-pub(super) async fn read(
-    conn: &mut PgConnection,
-    identity: &Identity,
-) -> Result<Option<Stored>, sqlx::Error> {
+pub(super) async fn read(handle: &mut PgHandle, identity: &Identity) -> Result<Option<Stored>, sqlx::Error> {
     let row = sqlx::query(
         "SELECT fingerprint, outcome::text, claim_token, claimed_at, processed_at, outcome_until, expires_at,
                 clock_timestamp()
@@ -34,7 +32,8 @@ pub(super) async fn read(
     .bind(identity.operation())
     .bind(identity.scope())
     .bind(identity.key())
-    .fetch_optional(conn)
+    .persistent(handle.persistent)
+    .fetch_optional(&mut **handle)
     .await?;
     let Some(row) = row else { return Ok(None) };
     let time =
