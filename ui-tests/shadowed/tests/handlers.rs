@@ -20,7 +20,7 @@ async fn parameters_called_as_the_generated_locals_keep_their_values() {
         let outcome = future.await.expect("runs");
         assert_eq!((outcome.is_replay(), outcome.into_inner()), (replay, 91));
     }
-    assert_eq!(store.identities(), ["locals/acme/13/2"]);
+    assert_eq!(store.identities(), [r#"locals "acme" "13/2""#]);
     assert_eq!(store.effects(), ["summed"]);
 }
 
