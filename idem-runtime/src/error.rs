@@ -118,7 +118,10 @@ pub enum Error {
     },
 
     /// The call comes from inside a body that holds what it needs: the same identity, or on SQLite the only writer.
-    #[error("{identity}: called inside the body of {running}, which holds what this call would wait for")]
+    #[error(
+        "{identity}: called inside the body of {running}, which holds what this call would wait for; share a plain \
+         function, or call it after the body"
+    )]
     Nested {
         /// The identity of this call.
         identity: Identity,

@@ -36,11 +36,16 @@ pub trait Scope {
     fn scope(&self) -> Cow<'_, str>;
 }
 
-impl<T: Scope + ?Sized> Scope for &T {
-    fn scope(&self) -> Cow<'_, str> {
-        (**self).scope()
-    }
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<T: Scope + ?Sized> Scope for $pointer {
+            fn scope(&self) -> Cow<'_, str> {
+                (**self).scope()
+            }
+        }
+    )*};
 }
+forward!(&T, std::sync::Arc<T>, Box<T>);
 
 /// A value that has been checked against what the caller may use.
 ///

@@ -74,6 +74,12 @@ pub enum Claimed<T> {
 ///
 /// The three calls are safe to cancel: a future that is dropped unfinished leaves either nothing, or record and
 /// effect both.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store",
+    note = "a handler is called with the store (`&store`), not with a transaction, a pool or a connection",
+    note = "inside another handler's body: share a plain function that takes `&mut PgTx` or `&mut SqliteTx`",
+    note = "of a pool: `PgStore::new(pool)`"
+)]
 #[async_trait]
 pub trait Store: Debug + Send + Sync + 'static {
     /// The transaction in which a body runs.

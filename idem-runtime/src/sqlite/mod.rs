@@ -71,6 +71,7 @@ impl SqliteStore {
     /// [`Error::Store`]: the file cannot be opened. [`Error::Schema`]: a database in memory (its connections would
     /// not see the same one), a file system without WAL, or an SQLite before 3.51.3 (with a fault in WAL mode).
     pub async fn connect(options: SqliteConnectOptions) -> Result<Self, Error> {
+        let path = options.get_filename().display().to_string();
         let options = options
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
@@ -81,8 +82,15 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_lazy_with(options.clone().create_if_missing(false).pragma("query_only", "ON"));
         let store = Self { writer: Arc::new(Writer::new(options)), readers, core: Core::new() };
-        check::check_library(&store.writer).await?;
-        Ok(store)
+        match check::check_library(&store.writer).await {
+            Ok(()) => Ok(store),
+            Err(Error::Store { retryable, source, .. }) => {
+                let message =
+                    format!("{path}: {source} (the path of a file is wanted, in a folder that exists)");
+                Err(Error::store(None, retryable, message))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     common_options!();

@@ -116,7 +116,10 @@ async fn a_database_in_memory_is_refused_with_the_way_out() {
 async fn a_file_that_cannot_be_opened_is_a_typed_error() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let error = SqliteStore::open(dir.path().join("no/such/folder/x.sqlite3")).await.expect_err("no folder");
-    assert!(matches!(error, Error::Store { .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::Store { .. }) && error.to_string().contains("no/such/folder"),
+        "{error:?}"
+    );
     let not_a_database = dir.path().join("text");
     std::fs::write(&not_a_database, "this is no database, but a text that is long enough to be read as one")
         .expect("written");
