@@ -21,12 +21,16 @@ mod postgres {
     mod schema;
     mod transaction;
 
+    #[path = "postgres/checks.rs"]
+    mod checks;
     #[path = "postgres/commit_doubt.rs"]
     mod commit_doubt;
     #[path = "postgres/restart.rs"]
     mod restart;
     #[path = "postgres/session.rs"]
     mod session;
+    #[path = "postgres/waiting.rs"]
+    mod waiting;
 }
 
 #[path = "."]
