@@ -217,10 +217,10 @@ async fn options_reach_the_claim() {
     assert!(expressions(&store, &me, approve("b"), 5).await.is_ok());
     assert!(run_when_older(&store, &me, approve("b")).await.is_ok());
     assert_eq!(renamed_runtime(&store, 4).await.expect("runs"), Outcome::Applied(4));
-    assert!(store.identities().contains(&"renamed_runtime/global/-4".to_owned()));
+    assert!(store.identities().contains(&r#"renamed_runtime "global" "-4""#.to_owned()));
     let account = Account::authorized(12);
     assert!(composed_scope(&store, account, &caller("a/b"), 1).await.is_ok());
-    assert!(store.identities().contains(&"composed_scope/12/a%2Fb/1".to_owned()));
+    assert!(store.identities().contains(&r#"composed_scope "12/a%2Fb" "1""#.to_owned()));
 }
 
 #[tokio::test]
