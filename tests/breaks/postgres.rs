@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use idem_runtime::{Concurrent, Error, Outcome, PgStore, PgTx, Store as _};
 use idem_testkit::postgres::Postgres;
+use idem_testkit::wait::eventually;
 use tokio::task::JoinSet;
 
 use crate::handler::{Fail, claim, run};
@@ -230,7 +231,11 @@ async fn a_session_that_was_ended_because_it_was_idle_can_be_retried() {
     let store = db.store().await.with_idle_timeout(Duration::from_millis(300));
     let body = run(&store, claim("k"), async |tx: &mut PgTx| {
         effect(tx, "k").await?;
-        tokio::time::sleep(Duration::from_millis(900)).await;
+        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut **tx).await?;
+        eventually("the server ends the idle session", Duration::from_secs(20), async || {
+            db.count(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}")).await == 0
+        })
+        .await;
         Ok(())
     });
     let error = body.await.expect_err("ended").idem();
@@ -395,10 +400,18 @@ async fn storm() {
     }
     let calls: u64 = tasks.join_all().await.into_iter().sum();
     let kills = killer.await.expect("ok");
-    tokio::time::sleep(Duration::from_secs(4)).await;
     let db2 = sqlx::PgPool::connect(db.url()).await.expect("again");
     let count =
         async |sql: &'static str| sqlx::query_scalar::<_, i64>(sql).fetch_one(&db2).await.expect("counted");
+    eventually("what was cancelled has come to its end", Duration::from_secs(30), async || {
+        count(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                AND pid <> pg_backend_pid() AND state <> 'idle'",
+        )
+        .await
+            == 0
+    })
+    .await;
     let answered = ok.lock().expect("ok").clone();
     let keys: Vec<String> = sqlx::query_scalar("SELECT key FROM effect").fetch_all(&db2).await.expect("read");
     let distinct: std::collections::HashSet<_> = keys.iter().cloned().collect();
