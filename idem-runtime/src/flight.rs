@@ -90,7 +90,11 @@ impl Flights {
                 () = started => None,
             }
         };
-        match tokio::time::timeout_at(deadline, turn).await {
+        let turn = match Arc::clone(&flight.turn).try_lock_owned() {
+            Ok(turn) => Ok(Some(turn)),
+            Err(_) => tokio::time::timeout_at(deadline, turn).await,
+        };
+        match turn {
             Err(_) | Ok(None) => Boarded::InProgress,
             Ok(Some(turn)) => match &*turn {
                 Some(seen) => Boarded::Landed(seen.clone()),

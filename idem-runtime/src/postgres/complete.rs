@@ -21,9 +21,10 @@ type Manager = <Postgres as Database>::TransactionManager;
 /// How long to wait before a server that refused a connection is asked again.
 const RECONNECT: Duration = Duration::from_millis(50);
 
-/// Without the condition on `xmin`, a raw `COMMIT` in the body would not be noticed.
-const OUTCOME: &str = "UPDATE idem.inbox SET outcome = $5, processed_at = clock_timestamp()
-    WHERE operation = $1 AND scope = $2 AND key = $3 AND claim_token = $4 AND xmin = pg_current_xact_id()::xid";
+/// Where the claim wrote the record, so that the index is not asked again; a row version that another transaction has
+/// put there has another token. Without the condition on `xmin`, a raw `COMMIT` in the body would not be noticed.
+const OUTCOME: &str = "UPDATE idem.inbox SET outcome = $3, processed_at = clock_timestamp()
+    WHERE ctid = $1 AND claim_token = $2 AND xmin = pg_current_xact_id()::xid";
 
 impl PgStore {
     pub(super) async fn finish(self, mut open: Open<Postgres>, outcome: String) -> Result<(), Error> {
@@ -38,20 +39,23 @@ impl PgStore {
             let error = ended(None, &open.identity);
             return roll_back(open, error).await;
         }
-        let refused = match self.in_time(write_outcome(&mut open, outcome)).await {
-            Ok(1) => None,
-            Ok(_) => Some(ended(None, &open.identity)),
-            Err(error) if code(&error) == "25P02" => Some(ended(Some(error), &open.identity)),
-            // `COMMIT` was not sent, so nothing is in doubt.
-            Err(error) => Some(store_error(Some(&open.identity), error)),
-        };
-        if let Some(error) = refused {
-            return roll_back(open, error).await;
-        }
-        let error = match self.in_time(commit(&mut open.handle)).await {
-            Ok(()) => {
+        let mut committing = false;
+        let error = match self.in_time(write_and_commit(&mut open, outcome, &mut committing)).await {
+            Ok(true) => {
                 open.handle.give_back();
                 return Ok(());
+            }
+            Ok(false) => {
+                let error = ended(None, &open.identity);
+                return roll_back(open, error).await;
+            }
+            // `COMMIT` was not sent, so nothing is in doubt.
+            Err(error) if !committing => {
+                let error = match code(&error) {
+                    "25P02" => ended(Some(error), &open.identity),
+                    _ => store_error(Some(&open.identity), error),
+                };
+                return roll_back(open, error).await;
             }
             Err(error) => error,
         };
@@ -135,26 +139,29 @@ impl PgStore {
     }
 }
 
-/// How many records of this run there were to be written.
-async fn write_outcome(open: &mut Open<Postgres>, outcome: String) -> Result<u64, sqlx::Error> {
+/// Whether there was a record of this run, and `COMMIT` succeeded; `committing` tells that it was sent.
+async fn write_and_commit(
+    open: &mut Open<Postgres>,
+    outcome: String,
+    committing: &mut bool,
+) -> Result<bool, sqlx::Error> {
+    let handle = &mut open.handle;
     let written = sqlx::query(OUTCOME)
-        .bind(open.identity.operation())
-        .bind(open.identity.scope())
-        .bind(open.identity.key())
+        .bind(handle.row)
         .bind(open.token)
         .bind(JsonText(outcome))
-        .persistent(open.handle.persistent)
-        .execute(&mut *open.handle)
+        .persistent(handle.persistent)
+        .execute(&mut **handle)
         .await?;
-    Ok(written.rows_affected())
-}
-
-/// Savepoints that the body left open are part of its run.
-async fn commit(handle: &mut PgHandle) -> Result<(), sqlx::Error> {
+    if written.rows_affected() != 1 {
+        return Ok(false);
+    }
+    *committing = true;
+    // Savepoints that the body left open are part of its run.
     while handle.is_in_transaction() {
         Manager::commit(handle).await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Rolls back, and answers `error` whatever comes of it.

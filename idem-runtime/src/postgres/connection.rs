@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Database, PgConnection, Postgres, Sql
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 
+use super::record::Tid;
 use crate::shield::in_runtime;
 use crate::tx::{Backend, sealed::Sealed};
 
@@ -28,12 +29,14 @@ pub struct PgHandle {
     settled: bool,
     /// Whether the store's statements stay prepared in the session.
     pub(super) persistent: bool,
+    /// Where the record is that its transaction wrote.
+    pub(super) row: Option<Tid>,
     runtime: Handle,
 }
 
 impl PgHandle {
     pub(super) fn new(conn: PoolConnection<Postgres>, persistent: bool) -> Self {
-        Self { conn: Some(conn), settled: false, persistent, runtime: Handle::current() }
+        Self { conn: Some(conn), settled: false, persistent, row: None, runtime: Handle::current() }
     }
 
     /// A transaction for statements that only read: behind a transaction pooler, a statement that was prepared

@@ -132,8 +132,8 @@ impl PgStore {
         self
     }
 
-    /// How long to wait for the answer to `COMMIT`, and then again for the record that tells whether it happened,
-    /// before [`Error::Unconfirmed`]. Default: 10 s each.
+    /// How long to wait for the last statement and the answer to `COMMIT`, and then again for the record that tells
+    /// whether it happened, before [`Error::Unconfirmed`]. Default: 10 s each.
     #[must_use]
     pub fn with_settle_timeout(mut self, timeout: Duration) -> Self {
         self.settle_timeout = timeout;
