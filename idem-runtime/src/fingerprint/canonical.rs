@@ -27,7 +27,7 @@ pub(crate) fn exact<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Reason>
 }
 
 fn encode<T: Serialize + ?Sized>(value: &T, reading: Reading) -> Result<Vec<u8>, Reason> {
-    let mut encoder = Encoder { out: Vec::with_capacity(64), reading };
+    let mut encoder = Encoder { out: Vec::with_capacity(256), reading };
     value.serialize(&mut encoder)?;
     Ok(encoder.out)
 }
@@ -111,8 +111,11 @@ impl Encoder {
         }
     }
 
+    /// Opens a group: `[` keeps the order of the items where it counts; `{` sorts them.
     fn group(&mut self, open: u8) -> Group<'_> {
-        Group { encoder: self, open, items: Vec::new(), key: Vec::new(), of_json: None }
+        let sorted = open == b'{' || self.reading == Reading::Exact;
+        self.out.push(open);
+        Group { first: self.out.len(), encoder: self, sorted, ends: Vec::new(), of_json: None }
     }
 
     /// `{"Variant": content}`, as JSON has it: the tag of a map with one entry, and the content follows.
@@ -122,25 +125,21 @@ impl Encoder {
     }
 }
 
-/// The items of a sequence, map or struct, collected until the order of them is known.
+/// The items of a sequence, map or struct, put in order at its end.
 struct Group<'a> {
     encoder: &'a mut Encoder,
-    /// `[` keeps the order of the items; `{` sorts them.
-    open: u8,
-    items: Vec<Vec<u8>>,
-    key: Vec<u8>,
+    sorted: bool,
+    /// Where the first item begins, and where each ends.
+    first: usize,
+    ends: Vec<usize>,
     /// A value of serde_json that passes as a struct with one text field.
     of_json: Option<&'static str>,
 }
 
 impl Group<'_> {
-    fn of<T: Serialize + ?Sized>(&self, value: &T) -> Result<Vec<u8>, Reason> {
-        encode(value, self.encoder.reading)
-    }
-
     fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Reason> {
-        let item = self.of(value)?;
-        self.items.push(item);
+        value.serialize(&mut *self.encoder)?;
+        self.ends.push(self.encoder.out.len());
         Ok(())
     }
 
@@ -154,32 +153,28 @@ impl Group<'_> {
                     .serialize(&mut *self.encoder),
             };
         }
-        let mut inner = Encoder { out: Vec::new(), reading: self.encoder.reading };
-        inner.text(key);
-        value.serialize(&mut inner)?;
-        self.items.push(inner.out);
-        Ok(())
+        self.encoder.text(key);
+        self.item(value)
     }
 
-    /// Writes the items; `variant` closes the map around them too.
-    fn close(mut self, variant: bool) {
-        if self.of_json.is_some() {
+    fn close(self) {
+        let Self { encoder, sorted, first, ends, of_json } = self;
+        if of_json.is_some() {
             return;
         }
-        let (close, sorted) = match self.open {
-            b'[' => (b']', self.encoder.reading == Reading::Exact),
-            _ => (b'}', true),
-        };
+        let out = &mut encoder.out;
         if sorted {
-            self.items.sort_unstable();
+            let starts = std::iter::once(first).chain(ends.iter().copied());
+            let mut items: Vec<&[u8]> = starts.zip(&ends).map(|(start, end)| &out[start..*end]).collect();
+            if !items.is_sorted() {
+                items.sort_unstable();
+                let ordered = items.concat();
+                out.truncate(first);
+                out.extend_from_slice(&ordered);
+            }
         }
-        let out = &mut self.encoder.out;
-        out.push(self.open);
-        self.items.iter().for_each(|item| out.extend_from_slice(item));
-        out.push(close);
-        if variant {
-            out.push(b'}');
-        }
+        let open = out[first - 1];
+        out.push(if open == b'[' { b']' } else { b'}' });
     }
 }
 
@@ -311,11 +306,9 @@ impl<'a> ser::Serializer for &'a mut Encoder {
         let of_json = match self.reading {
             _ if name == JSON_NUMBER => Some(JSON_NUMBER),
             Reading::Canonical if name == JSON_RAW => Some(JSON_RAW),
-            _ => None,
+            _ => return Ok(self.group(b'{')),
         };
-        let mut group = self.group(b'{');
-        group.of_json = of_json;
-        Ok(group)
+        Ok(Group { first: self.out.len(), encoder: self, sorted: false, ends: Vec::new(), of_json })
     }
     fn serialize_struct_variant(
         self,
@@ -339,7 +332,7 @@ macro_rules! sequences {
                 self.item(value)
             }
             fn end(self) -> Result<(), Reason> {
-                self.close(false);
+                self.close();
                 Ok(())
             }
         }
@@ -356,17 +349,14 @@ impl ser::SerializeMap for Group<'_> {
     type Error = Reason;
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Reason> {
         let key = key.serialize(KeyText)?;
-        self.key = self.of(&key)?;
+        self.encoder.text(&key);
         Ok(())
     }
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Reason> {
-        let mut inner = Encoder { out: std::mem::take(&mut self.key), reading: self.encoder.reading };
-        value.serialize(&mut inner)?;
-        self.items.push(inner.out);
-        Ok(())
+        self.item(value)
     }
     fn end(self) -> Result<(), Reason> {
-        self.close(false);
+        self.close();
         Ok(())
     }
 }
@@ -378,13 +368,21 @@ impl ser::SerializeStruct for Group<'_> {
         self.entry(key, value)
     }
     fn end(self) -> Result<(), Reason> {
-        self.close(false);
+        self.close();
         Ok(())
     }
 }
 
 /// A group inside the map of its enum variant.
 struct Variant<'a>(Group<'a>);
+
+impl Variant<'_> {
+    fn close(self) {
+        let Self(Group { encoder, sorted, first, ends, of_json }) = self;
+        Group { encoder: &mut *encoder, sorted, first, ends, of_json }.close();
+        encoder.out.push(b'}');
+    }
+}
 
 impl ser::SerializeTupleVariant for Variant<'_> {
     type Ok = ();
@@ -393,7 +391,7 @@ impl ser::SerializeTupleVariant for Variant<'_> {
         self.0.item(value)
     }
     fn end(self) -> Result<(), Reason> {
-        self.0.close(true);
+        self.close();
         Ok(())
     }
 }
@@ -405,7 +403,7 @@ impl ser::SerializeStructVariant for Variant<'_> {
         self.0.entry(key, value)
     }
     fn end(self) -> Result<(), Reason> {
-        self.0.close(true);
+        self.close();
         Ok(())
     }
 }

@@ -119,9 +119,10 @@ impl PgStore {
         let identity = &claim.identity;
         if !self.core.checked.initialized() {
             let started = Instant::now();
-            tokio::time::timeout_at(deadline + LATER, self.checked(identity, deadline)).await.map_err(
-                |_| Error::Busy { identity: identity.clone(), waited: started.elapsed() },
-            )??;
+            let checked = Box::pin(self.checked(identity, deadline));
+            tokio::time::timeout_at(deadline + LATER, checked)
+                .await
+                .map_err(|_| Error::Busy { identity: identity.clone(), waited: started.elapsed() })??;
         }
         match self.core.board(claim, deadline).await? {
             Boarding::Done(record) => Ok(Ready::Done(record)),

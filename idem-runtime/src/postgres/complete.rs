@@ -65,7 +65,7 @@ impl PgStore {
                 // The broken connection goes first: the pool may hold only one.
                 let Open { handle, identity, token, seat, .. } = open;
                 drop(handle);
-                let settled = self.settle(&identity, token, error).await;
+                let settled = Box::pin(self.settle(&identity, token, error)).await;
                 drop(seat);
                 settled
             }

@@ -150,7 +150,7 @@ impl PgStore {
         let started = Instant::now();
         match tokio::time::timeout_at(deadline, self.pool.acquire()).await {
             Ok(Ok(conn)) => Ok(PgHandle::new(conn, self.persistent)),
-            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) => match self.why_none(started).await {
+            Err(_) | Ok(Err(sqlx::Error::PoolTimedOut)) => match Box::pin(self.why_none(started)).await {
                 Some(error) => Err(store_error(Some(identity), error)),
                 None => Err(Error::Busy { identity: identity.clone(), waited: started.elapsed() }),
             },
