@@ -12,18 +12,11 @@ use crate::work::{Crew, Work};
 /// How much longer than planned a group may take.
 const PATIENCE: f64 = 1.2;
 
-/// Variants that run in turns.
-#[derive(Clone, Copy, Debug)]
-pub struct Group {
-    works: &'static [Work],
-    rounds: usize,
-}
-
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     block: Duration,
-    groups: [Group; 3],
+    rounds: [usize; 3],
 }
 
 impl Plan {
@@ -39,18 +32,13 @@ impl Plan {
     }
 
     /// With so many rounds of the three groups: fresh keys, replays, duplicates.
-    pub fn new(block: Duration, [fresh, replays, duplicates]: [usize; 3]) -> Self {
-        let groups = [
-            Group { works: &[Work::Bare, Work::ByHand, Work::MacroUnit, Work::Macro], rounds: fresh },
-            Group { works: &[Work::Bare, Work::ReplayByHand, Work::Replay], rounds: replays },
-            Group { works: &[Work::DuplicatesByHand, Work::Duplicates], rounds: duplicates },
-        ];
-        Self { block, groups }
+    pub fn new(block: Duration, rounds: [usize; 3]) -> Self {
+        Self { block, rounds }
     }
 
     /// The pairs of each group.
     pub fn rounds(&self) -> [usize; 3] {
-        self.groups.map(|group| group.rounds)
+        self.rounds
     }
 }
 
@@ -74,44 +62,54 @@ pub struct Line {
 /// # Errors
 /// Of a variant, or if one answered wrongly.
 pub async fn run<V: Variants>(crew: &Crew<V>, plan: &Plan) -> Result<Vec<Line>> {
+    let groups = [
+        V::FRESH,
+        &[Work::Bare, Work::ReplayByHand, Work::Replay],
+        &[Work::DuplicatesByHand, Work::Duplicates],
+    ];
     let mut lines = Vec::new();
-    for group in &plan.groups {
-        lines.extend(run_group(crew, plan.block, group).await?.into_iter().filter(|line| {
+    for (works, rounds) in groups.into_iter().zip(plan.rounds) {
+        lines.extend(run_group(crew, plan.block, works, rounds).await?.into_iter().filter(|line| {
             // Measured again as the base of another group.
-            line.work != Work::Bare || group.works.contains(&Work::Macro)
+            line.work != Work::Bare || works.contains(&Work::Macro)
         }));
     }
     crew.audit().await?;
     Ok(lines)
 }
 
-async fn run_group<V: Variants>(crew: &Crew<V>, block: Duration, group: &Group) -> Result<Vec<Line>> {
-    let count = group.works.len();
+/// Variants in turns.
+async fn run_group<V: Variants>(
+    crew: &Crew<V>,
+    block: Duration,
+    works: &[Work],
+    rounds: usize,
+) -> Result<Vec<Line>> {
+    let count = works.len();
     let mut times = Vec::with_capacity(count);
-    for work in group.works {
+    for work in works {
         times.push(calibrate(crew, *work, block).await?);
     }
     // By variant, one throughput a round.
-    let mut rates = vec![Vec::with_capacity(group.rounds); count];
+    let mut rates = vec![Vec::with_capacity(rounds); count];
     // A machine that gets busier makes blocks longer than they were measured to be: then there are fewer of them.
-    let patience = (block * (count * group.rounds) as u32).mul_f64(PATIENCE);
+    let patience = (block * (count * rounds) as u32).mul_f64(PATIENCE);
     let started = Instant::now();
-    for round in 0..group.rounds {
+    for round in 0..rounds {
         if started.elapsed() > patience {
             break;
         }
         for at in order(round, count) {
-            let elapsed = crew.block(group.works[at], times[at]).await?;
-            rates[at].push(crew.calls(group.works[at], times[at]) as f64 / elapsed.as_secs_f64());
+            let elapsed = crew.block(works[at], times[at]).await?;
+            rates[at].push(crew.calls(works[at], times[at]) as f64 / elapsed.as_secs_f64());
         }
     }
-    let find = |work| group.works.iter().position(|w| *w == work);
+    let find = |work| works.iter().position(|w| *w == work);
     let ratio = |at: usize, base: Option<usize>| {
         let base = &rates[base.filter(|base| *base != at)?];
         Ratio::of(rates[at].iter().zip(base).map(|(rate, base)| rate / base).collect())
     };
-    Ok(group
-        .works
+    Ok(works
         .iter()
         .enumerate()
         .map(|(at, work)| Line {

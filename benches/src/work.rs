@@ -22,6 +22,8 @@ const REPLAYED: usize = 16;
 pub enum Work {
     /// Fresh keys: the body in a bare transaction.
     Bare,
+    /// Fresh keys: by hand, without bounds and checks.
+    Minimal,
     /// Fresh keys: by hand.
     ByHand,
     /// Fresh keys: the macro with `()`.
@@ -43,6 +45,7 @@ impl Work {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare transaction",
+            Self::Minimal => "by hand, minimal",
             Self::ByHand => "by hand",
             Self::MacroUnit => "macro, () as outcome",
             Self::Macro => "macro, a struct as outcome",
@@ -53,10 +56,10 @@ impl Work {
         }
     }
 
-    /// The same by hand, for what is the macro's.
+    /// The same by hand.
     pub fn by_hand(self) -> Option<Self> {
         match self {
-            Self::MacroUnit | Self::Macro => Some(Self::ByHand),
+            Self::Minimal | Self::MacroUnit | Self::Macro => Some(Self::ByHand),
             Self::Replay => Some(Self::ReplayByHand),
             Self::Duplicates => Some(Self::DuplicatesByHand),
             Self::Bare | Self::ByHand | Self::ReplayByHand | Self::DuplicatesByHand => None,
@@ -181,6 +184,7 @@ async fn call<V: Variants>(variants: &V, work: Work, worker: usize, n: usize) ->
     let fresh = || Payment::fresh(account(worker, n));
     Ok(match work {
         Work::Bare => variants.bare(fresh()).await.map(|_| true)?,
+        Work::Minimal => variants.minimal(fresh()).await.map(|_| true)?,
         Work::ByHand => applied(&variants.by_hand(fresh()).await?)?,
         Work::MacroUnit => applied(&variants.annotated_unit(fresh()).await?)?,
         Work::Macro => applied(&variants.annotated(fresh()).await?)?,

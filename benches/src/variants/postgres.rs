@@ -6,18 +6,26 @@ use anyhow::{Result, bail};
 use idem_runtime::{Outcome, PgStore, PgTx, idempotent};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
 
 use super::{OPERATION, RETAIN_SECONDS, Variants, digest_by_hand};
 use crate::request::{ACCOUNTS, Caller, Payment, Receipt};
+use crate::work::Work;
 
 const SCHEMA: &str = "
 CREATE TABLE account (id bigint PRIMARY KEY, balance bigint NOT NULL) WITH (fillfactor = 50);
 CREATE TABLE ledger (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     account bigint NOT NULL, amount bigint NOT NULL, currency text NOT NULL, destination text NOT NULL);
-CREATE TABLE by_hand (
+CREATE TABLE minimal (
     operation text COLLATE \"C\" NOT NULL, scope text COLLATE \"C\" NOT NULL, key text COLLATE \"C\" NOT NULL,
     fingerprint bytea NOT NULL, outcome json, expires_at timestamptz NOT NULL,
+    PRIMARY KEY (operation, scope, key)) WITH (fillfactor = 70);
+CREATE INDEX ON minimal (expires_at);
+CREATE TABLE by_hand (
+    operation text COLLATE \"C\" NOT NULL, scope text COLLATE \"C\" NOT NULL, key text COLLATE \"C\" NOT NULL,
+    fingerprint bytea NOT NULL, outcome json, run uuid NOT NULL, claimed_at timestamptz NOT NULL DEFAULT now(),
+    processed_at timestamptz, expires_at timestamptz NOT NULL,
     PRIMARY KEY (operation, scope, key)) WITH (fillfactor = 70);
 CREATE INDEX ON by_hand (expires_at);
 ";
@@ -89,12 +97,12 @@ async fn bare(pool: &PgPool, payment: &Payment) -> Result<Receipt> {
     Ok(receipt)
 }
 
-async fn by_hand(pool: &PgPool, caller: &Caller, payment: &Payment) -> Result<Outcome<Receipt>> {
+async fn minimal(pool: &PgPool, caller: &Caller, payment: &Payment) -> Result<Receipt> {
     let (scope, key) = (caller.tenant.as_str(), payment.operation_key.as_str());
     let fingerprint = digest_by_hand(payment)?;
     let mut tx = pool.begin().await?;
     let claimed = sqlx::query(
-        "INSERT INTO by_hand (operation, scope, key, fingerprint, expires_at)
+        "INSERT INTO minimal (operation, scope, key, fingerprint, expires_at)
          VALUES ($1, $2, $3, $4, now() + $5 * interval '1 second')
          ON CONFLICT (operation, scope, key) DO NOTHING",
     )
@@ -104,10 +112,45 @@ async fn by_hand(pool: &PgPool, caller: &Caller, payment: &Payment) -> Result<Ou
     .bind(&fingerprint)
     .bind(RETAIN_SECONDS)
     .execute(&mut *tx)
-    .await?
-    .rows_affected()
-        == 1;
-    if !claimed {
+    .await?;
+    if claimed.rows_affected() != 1 {
+        bail!("{key}: this variant is for fresh keys");
+    }
+    let receipt = book(&mut tx, payment).await?;
+    sqlx::query("UPDATE minimal SET outcome = $4::json WHERE operation = $1 AND scope = $2 AND key = $3")
+        .bind(OPERATION)
+        .bind(scope)
+        .bind(key)
+        .bind(serde_json::to_string(&receipt)?)
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(receipt)
+}
+
+/// The bounds go with `BEGIN`. Who writes this knows that the sessions have no lock timeout of their own, and that
+/// their commits survive a crash.
+const BEGIN: &str =
+    "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '60s'";
+
+async fn by_hand(pool: &PgPool, caller: &Caller, payment: &Payment) -> Result<Outcome<Receipt>> {
+    let (scope, key, run) = (caller.tenant.as_str(), payment.operation_key.as_str(), Uuid::new_v4());
+    let fingerprint = digest_by_hand(payment)?;
+    let mut tx = pool.begin_with(BEGIN).await?;
+    let claimed = sqlx::query(
+        "INSERT INTO by_hand (operation, scope, key, fingerprint, run, expires_at)
+         VALUES ($1, $2, $3, $4, $5, now() + $6 * interval '1 second')
+         ON CONFLICT (operation, scope, key) DO NOTHING RETURNING set_config('lock_timeout', '0', true)",
+    )
+    .bind(OPERATION)
+    .bind(scope)
+    .bind(key)
+    .bind(&fingerprint)
+    .bind(run)
+    .bind(RETAIN_SECONDS)
+    .fetch_optional(&mut *tx)
+    .await?;
+    if claimed.is_none() {
         // A second statement: the first does not see what was committed while it waited.
         let (first, outcome): (Vec<u8>, String) = sqlx::query_as(
             "SELECT fingerprint, outcome::text FROM by_hand WHERE operation = $1 AND scope = $2 AND key = $3",
@@ -124,13 +167,20 @@ async fn by_hand(pool: &PgPool, caller: &Caller, payment: &Payment) -> Result<Ou
         return Ok(Outcome::Replayed(serde_json::from_str(&outcome)?));
     }
     let receipt = book(&mut tx, payment).await?;
-    sqlx::query("UPDATE by_hand SET outcome = $4::json WHERE operation = $1 AND scope = $2 AND key = $3")
-        .bind(OPERATION)
-        .bind(scope)
-        .bind(key)
-        .bind(serde_json::to_string(&receipt)?)
-        .execute(&mut *tx)
-        .await?;
+    let recorded = sqlx::query(
+        "UPDATE by_hand SET outcome = $5::json, processed_at = clock_timestamp()
+         WHERE operation = $1 AND scope = $2 AND key = $3 AND run = $4 AND xmin = pg_current_xact_id()::xid",
+    )
+    .bind(OPERATION)
+    .bind(scope)
+    .bind(key)
+    .bind(run)
+    .bind(serde_json::to_string(&receipt)?)
+    .execute(&mut *tx)
+    .await?;
+    if recorded.rows_affected() != 1 {
+        bail!("{key}: the transaction was ended inside the body");
+    }
     tx.commit().await?;
     Ok(Outcome::Applied(receipt))
 }
@@ -159,8 +209,14 @@ async fn annotated(tx: &mut PgTx, caller: &Caller, payment: Payment) -> Result<R
 }
 
 impl Variants for Postgres {
+    const FRESH: &'static [Work] = &[Work::Bare, Work::Minimal, Work::ByHand, Work::MacroUnit, Work::Macro];
+
     async fn bare(&self, payment: Payment) -> Result<Receipt> {
         bare(&self.pool, &payment).await
+    }
+
+    async fn minimal(&self, payment: Payment) -> Result<Receipt> {
+        minimal(&self.pool, &self.caller, &payment).await
     }
 
     async fn by_hand(&self, payment: Payment) -> Result<Outcome<Receipt>> {
