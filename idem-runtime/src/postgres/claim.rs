@@ -5,8 +5,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use sqlx::error::BoxDynError;
+use sqlx::postgres::PgArguments;
 use sqlx::postgres::types::PgInterval;
-use sqlx::{Database, Postgres, Row, SqlSafeStr as _};
+use sqlx::{Arguments as _, Database, Postgres, Row, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -292,30 +294,40 @@ impl PgStore {
         over: Option<&Stored>,
         wait: Duration,
     ) -> Result<Option<SystemTime>, sqlx::Error> {
-        let wait = wait.as_millis().clamp(1, i32::MAX as u128);
-        let idle = self.idle_timeout.as_millis().clamp(1, i32::MAX as u128);
-        let (kept, remembered) = (claim.outcome_kept_for(), claim.identity_kept_for());
-        let query = sqlx::query(if over.is_some() { TAKE_OVER } else { INSERT })
-            .bind(claim.identity.operation())
-            .bind(claim.identity.scope())
-            .bind(claim.identity.key())
-            .bind(claim.fingerprint.as_ref().map(crate::Fingerprint::to_bytes))
-            .bind(token)
-            .bind(claim.occurred_at.map(|at| Micros(to_micros(at))))
-            .bind(kept.map(interval))
-            .bind(remembered.map(interval))
-            .bind(wait.to_string())
-            .bind(idle.to_string())
-            .bind(!self.session_commit);
-        let query = match over {
-            Some(stored) => query.bind(stored.token),
-            None => query,
-        };
+        let arguments = self.arguments(claim, token, over, wait).map_err(sqlx::Error::Encode)?;
+        let query = sqlx::query_with(if over.is_some() { TAKE_OVER } else { INSERT }, arguments);
         let row = query.persistent(handle.persistent).fetch_optional(&mut **handle).await?;
         let Some(row) = row else { return Ok(None) };
         handle.row = Some(row.try_get(1)?);
         let Micros(now) = row.try_get(0)?;
         Ok(Some(from_micros(now)))
+    }
+
+    fn arguments(
+        &self,
+        claim: &Claim,
+        token: Uuid,
+        over: Option<&Stored>,
+        wait: Duration,
+    ) -> Result<PgArguments, BoxDynError> {
+        let millis = |duration: Duration| duration.as_millis().clamp(1, i32::MAX as u128).to_string();
+        let mut arguments = PgArguments::default();
+        arguments.reserve(12, 512);
+        arguments.add(claim.identity.operation())?;
+        arguments.add(claim.identity.scope())?;
+        arguments.add(claim.identity.key())?;
+        arguments.add(claim.fingerprint.as_ref().map(crate::Fingerprint::to_bytes))?;
+        arguments.add(token)?;
+        arguments.add(claim.occurred_at.map(|at| Micros(to_micros(at))))?;
+        arguments.add(claim.outcome_kept_for().map(interval))?;
+        arguments.add(claim.identity_kept_for().map(interval))?;
+        arguments.add(millis(wait))?;
+        arguments.add(millis(self.idle_timeout))?;
+        arguments.add(!self.session_commit)?;
+        if let Some(stored) = over {
+            arguments.add(stored.token)?;
+        }
+        Ok(arguments)
     }
 
     /// `BEGIN` for the one who looks whether a run has committed.
