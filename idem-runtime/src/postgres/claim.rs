@@ -49,38 +49,46 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How far the server's timeout may come before the client's clock says so.
 const CLOCK_SLACK: Duration = Duration::from_millis(5);
 
-/// Inserts the identity, or does what the argument says with the record that is there.
+/// Inserts the identity, or does what the last argument says with the record that is there; what is kept is counted
+/// from the first.
 ///
 /// The bound of the wait is set before the row is written, and the session's own is given back with it; for the body
-/// hold an idle timeout, unless the session has a shorter one, and a commit that survives a crash. `greatest` passes
-/// over NULL, and a NULL duration makes the sum NULL: for ever.
+/// hold an idle timeout, unless the session has a shorter one, and a commit that survives a crash. A NULL duration makes
+/// the sum NULL: for ever.
 macro_rules! claim {
-    ($on_conflict:literal) => {
+    ($since:literal, $on_conflict:literal) => {
         concat!(
             "INSERT INTO idem.inbox AS record
                  (operation, scope, key, fingerprint, claim_token, outcome_until, expires_at)
-             SELECT $1::text, $2::text, $3::text, $4::bytea, $5::uuid,
-                 greatest(now(), $6::timestamptz) + $7::interval, greatest(now(), $6::timestamptz) + $8::interval
+             SELECT $1::text, $2::text, $3::text, $4::bytea, $5::uuid, ",
+            $since,
+            " + $6::interval, ",
+            $since,
+            " + $7::interval
               WHERE set_config('lock_timeout', CASE WHEN
                         set_config('idem.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
-                    THEN $9::text END, true) IS NOT NULL
+                    THEN $8::text END, true) IS NOT NULL
              ON CONFLICT (operation, scope, key) DO ",
             $on_conflict,
             " RETURNING clock_timestamp(), ctid,
                 set_config('lock_timeout', current_setting('idem.lock_timeout'), true),
                 CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' OR extract(epoch FROM
-                        current_setting('idle_in_transaction_session_timeout')::interval) * 1000 > $10::text::int
-                     THEN set_config('idle_in_transaction_session_timeout', $10::text, true) END,
-                CASE WHEN current_setting('synchronous_commit') = 'off' AND $11::boolean
+                        current_setting('idle_in_transaction_session_timeout')::interval) * 1000 > $9::text::int
+                     THEN set_config('idle_in_transaction_session_timeout', $9::text, true) END,
+                CASE WHEN current_setting('synchronous_commit') = 'off' AND $10::boolean
                      THEN set_config('synchronous_commit', 'on', true) END"
         )
     };
 }
 
-const INSERT: &str = claim!("NOTHING");
+const INSERT: &str = claim!("now()", "NOTHING");
+
+/// Where the message has a time of its own.
+const INSERT_DATED: &str = claim!("greatest(now(), $11::timestamptz)", "NOTHING");
 
 /// Fenced by the token of the record that was judged: another claim may have taken it over meanwhile.
 const TAKE_OVER: &str = claim!(
+    "greatest(now(), $11::timestamptz)",
     "UPDATE SET fingerprint = excluded.fingerprint, outcome = NULL, claim_token = excluded.claim_token,
                 claimed_at = excluded.claimed_at, processed_at = NULL, outcome_until = excluded.outcome_until,
                 expires_at = excluded.expires_at
@@ -159,6 +167,7 @@ impl PgStore {
                     return Ok(Claimed::Fresh(PgTx::new(open)));
                 }
                 Round::Recorded(judged) => {
+                    self.recorded.note(identity);
                     let Judged { seen, verdict } = *judged;
                     let record = seen.record.clone();
                     if let Some(seat) = seat {
@@ -262,6 +271,12 @@ impl PgStore {
         over: Option<&Stored>,
         last: Instant,
     ) -> Result<Found, sqlx::Error> {
+        if over.is_none()
+            && self.recorded.is_likely(&claim.identity)
+            && let Some(stored) = record::read(handle, &claim.identity).await?
+        {
+            return Ok(Found::Recorded(stored));
+        }
         let started = Instant::now();
         let wait = last.saturating_duration_since(started).min(match claim.concurrent {
             Concurrent::Wait => TURN,
@@ -284,8 +299,8 @@ impl PgStore {
     }
 
     /// Inserts the identity, or takes over the record `over`, after `wait` at most for each lock. Answers the
-    /// database's clock if that succeeded. It must be the first statement of its transaction: it takes the lock
-    /// timeout that it finds for the session's own.
+    /// database's clock if that succeeded. Nothing in its transaction may have set the lock timeout: it takes the one
+    /// that it finds for the session's own.
     pub(super) async fn write(
         &self,
         handle: &mut PgHandle,
@@ -295,7 +310,12 @@ impl PgStore {
         wait: Duration,
     ) -> Result<Option<SystemTime>, sqlx::Error> {
         let arguments = self.arguments(claim, token, over, wait).map_err(sqlx::Error::Encode)?;
-        let query = sqlx::query_with(if over.is_some() { TAKE_OVER } else { INSERT }, arguments);
+        let statement = match (over, claim.occurred_at) {
+            (Some(_), _) => TAKE_OVER,
+            (None, Some(_)) => INSERT_DATED,
+            (None, None) => INSERT,
+        };
+        let query = sqlx::query_with(statement, arguments);
         let row = query.persistent(handle.persistent).fetch_optional(&mut **handle).await?;
         let Some(row) = row else { return Ok(None) };
         handle.row = Some(row.try_get(1)?);
@@ -318,12 +338,14 @@ impl PgStore {
         arguments.add(claim.identity.key())?;
         arguments.add(claim.fingerprint.as_ref().map(crate::Fingerprint::to_bytes))?;
         arguments.add(token)?;
-        arguments.add(claim.occurred_at.map(|at| Micros(to_micros(at))))?;
         arguments.add(claim.outcome_kept_for().map(interval))?;
         arguments.add(claim.identity_kept_for().map(interval))?;
         arguments.add(millis(wait))?;
         arguments.add(millis(self.idle_timeout))?;
         arguments.add(!self.session_commit)?;
+        if over.is_some() || claim.occurred_at.is_some() {
+            arguments.add(claim.occurred_at.map(|at| Micros(to_micros(at))))?;
+        }
         if let Some(stored) = over {
             arguments.add(stored.token)?;
         }

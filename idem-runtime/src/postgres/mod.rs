@@ -8,6 +8,7 @@ mod complete;
 mod connection;
 mod migrate;
 mod record;
+mod recorded;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::{Claim, Claimed, Error, Identity, Record, SchemaProblem, Store};
 
 use claim::Ready;
 use connection::PgHandle;
+use recorded::Recorded;
 
 /// The transaction of a handler on Postgres.
 pub type PgTx = Tx<Postgres>;
@@ -57,6 +59,7 @@ pub struct PgStore {
     idle_timeout: Duration,
     session_commit: bool,
     settle_timeout: Duration,
+    recorded: Arc<Recorded>,
     diagnosis: Arc<Mutex<Option<Diagnosis>>>,
 }
 
@@ -82,6 +85,7 @@ impl PgStore {
             idle_timeout: Duration::from_secs(60),
             session_commit: false,
             settle_timeout: Duration::from_secs(10),
+            recorded: Arc::new(Recorded::none()),
             diagnosis: Arc::default(),
         }
     }
