@@ -1,8 +1,10 @@
 //! What makes two deliveries the same: operation, scope and key. An [`Identity`] is checked when it is built, so
 //! that no store ever sees one that another store would refuse.
 
+use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher as _, Hash, Hasher};
+use std::sync::{Arc, LazyLock};
 
 use crate::{Error, Scope};
 
@@ -18,15 +20,19 @@ use crate::{Error, Scope};
 /// assert!(Identity::new("invoice.approve", &Verified::vouch("acme"), "").is_err());
 /// # Ok::<(), idem_runtime::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity(Arc<Parts>);
 
-#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Parts {
     operation: Box<str>,
     scope: Box<str>,
     key: Box<str>,
+    /// Of the three, keyed for this process: a claim is looked up in several maps.
+    hash: u64,
 }
+
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl Identity {
     /// The longest operation, in bytes.
@@ -45,7 +51,8 @@ impl Identity {
         check(operation, "operation", operation, Self::MAX_OPERATION_BYTES)?;
         check(operation, "scope", &scope, Self::MAX_SCOPE_BYTES)?;
         check(operation, "key", key, Self::MAX_KEY_BYTES)?;
-        Ok(Self(Arc::new(Parts { operation: operation.into(), scope: scope.into(), key: key.into() })))
+        let hash = HASHER.hash_one((operation, &*scope, key));
+        Ok(Self(Arc::new(Parts { operation: operation.into(), scope: scope.into(), key: key.into(), hash })))
     }
 
     /// The stable name of the effect, for example `invoice.approve`.
@@ -61,6 +68,12 @@ impl Identity {
     /// The key within the scope.
     pub fn key(&self) -> &str {
         &self.0.key
+    }
+}
+
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.hash);
     }
 }
 

@@ -3,6 +3,7 @@
 //! text is planned on each call. The record is read in a second statement, since a statement does not see what was
 //! committed while it waited. The claim wait is one deadline over all of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use sqlx::error::BoxDynError;
@@ -24,9 +25,11 @@ use crate::{Claim, Claimed, Concurrent, Error, Identity, Judgement, Record};
 
 type Manager = <Postgres as Database>::TransactionManager;
 
-/// The table's lock is taken here, so that what the insert waits for is the key; and without waiting, since nothing
-/// bounds a wait yet.
-const BEGIN: &str = "BEGIN; LOCK TABLE idem.inbox IN ROW EXCLUSIVE MODE NOWAIT";
+const BEGIN: &str = "BEGIN";
+
+/// Takes the table's lock, so that what the insert waits for is the key; and without waiting, since nothing bounds a
+/// wait yet. It costs a claim 2 %, and so goes only where there is a reason.
+const BEGIN_WITH_LOCK: &str = "BEGIN; LOCK TABLE idem.inbox IN ROW EXCLUSIVE MODE NOWAIT";
 
 /// How long to wait before a table that is locked (a migration, a vacuum) is tried again.
 const TABLE_LOCKED: Duration = Duration::from_millis(20);
@@ -114,6 +117,8 @@ enum Round {
     Again(PgHandle),
     /// Likewise, if it comes a little later.
     Later(PgHandle, sqlx::Error),
+    /// It waited for the key or for the table: the next round takes the table's lock first.
+    Unclear(PgHandle),
 }
 
 /// A record that stays, and what it means for this claim.
@@ -152,10 +157,13 @@ impl PgStore {
         let in_progress = || Error::InProgress { identity: identity.clone(), waited: started.elapsed() };
         let token = Uuid::new_v4();
         let mut over = None;
+        let mut lock = self.unanswered.load(Ordering::Relaxed);
         loop {
-            let round = self.round(handle, &claim, token, over.take(), deadline);
-            // A server that does not answer in time is given up with its connection.
-            let round = tokio::time::timeout_at(deadline + LATER, round).await.map_err(|_| in_progress())?;
+            let round = self.round(handle, &claim, token, over.take(), lock, deadline);
+            // A server that does not answer in time is given up with its connection. It waits for no key then: it
+            // would have said so.
+            let round = tokio::time::timeout_at(deadline + LATER, round).await;
+            let round = round.unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())));
             handle = match round.map_err(|e| store_error(Some(identity), e))? {
                 Round::Taken(handle, now) => {
                     if let Err(error) = claim.judge_absent(now) {
@@ -180,6 +188,10 @@ impl PgStore {
                     handle
                 }
                 Round::InProgress => return Err(in_progress()),
+                Round::Unclear(handle) => {
+                    lock = true;
+                    handle
+                }
                 Round::Again(_) if Instant::now() >= deadline => return Err(in_progress()),
                 Round::Again(handle) => {
                     tokio::time::sleep(PAUSE).await;
@@ -203,9 +215,11 @@ impl PgStore {
         claim: &Claim,
         token: Uuid,
         over: Option<Box<Stored>>,
+        lock: bool,
         last: Instant,
     ) -> Result<Round, sqlx::Error> {
-        if let Err(error) = Manager::begin(&mut handle, Some(BEGIN.into_sql_str())).await {
+        let begin = if lock { BEGIN_WITH_LOCK } else { BEGIN };
+        if let Err(error) = Manager::begin(&mut handle, Some(begin.into_sql_str())).await {
             if server_error(&error).is_none() {
                 return Err(error);
             }
@@ -217,7 +231,13 @@ impl PgStore {
             handle.give_back();
             return Err(error);
         }
-        match self.write_or_read(&mut handle, claim, token, over.as_deref(), last).await {
+        if lock {
+            self.unanswered.store(false, Ordering::Relaxed);
+        }
+        let asked = Asked { unanswered: &self.unanswered, answered: false };
+        let found = self.write_or_read(&mut handle, claim, token, over.as_deref(), lock, last).await;
+        asked.answered();
+        match found {
             Ok(Found::Taken(now)) => Ok(Round::Taken(handle, now)),
             Ok(Found::Recorded(stored)) => {
                 match Judgement::unless_taken_over(claim.judge(&stored.record, stored.now)) {
@@ -235,6 +255,10 @@ impl PgStore {
             Ok(Found::Nothing) => {
                 handle.start_over();
                 Ok(Round::Again(handle))
+            }
+            Ok(Found::Unclear) => {
+                handle.start_over();
+                Ok(Round::Unclear(handle))
             }
             Ok(Found::InProgress) => {
                 handle.give_back();
@@ -269,6 +293,7 @@ impl PgStore {
         claim: &Claim,
         token: Uuid,
         over: Option<&Stored>,
+        locked: bool,
         last: Instant,
     ) -> Result<Found, sqlx::Error> {
         if over.is_none()
@@ -289,6 +314,7 @@ impl PgStore {
                 let stored = record::read(handle, &claim.identity).await?;
                 Ok(stored.map_or(Found::Nothing, Found::Recorded))
             }
+            Err(error) if code(&error) == "55P03" && !locked => Ok(Found::Unclear),
             // Our bound of the wait. The table's lock is held since `BEGIN`, so it was for the key.
             Err(error) if code(&error) == "55P03" && started.elapsed() + CLOCK_SLACK >= wait => {
                 let goes_on = claim.concurrent == Concurrent::Wait && Instant::now() < last;
@@ -354,8 +380,29 @@ impl PgStore {
 
     /// `BEGIN` for the one who looks whether a run has committed.
     pub(super) async fn begin(&self, handle: &mut PgHandle, identity: &Identity) -> Result<(), Error> {
-        let begun = Manager::begin(handle, Some(BEGIN.into_sql_str())).await;
+        let begun = Manager::begin(handle, Some(BEGIN_WITH_LOCK.into_sql_str())).await;
         begun.map_err(|e| store_error(Some(identity), e))
+    }
+}
+
+/// Tells later claims when one was given up, by its caller or by the clock, before the server had answered: where the
+/// table is locked, each of them would leave a session behind that waits for it.
+struct Asked<'a> {
+    unanswered: &'a AtomicBool,
+    answered: bool,
+}
+
+impl Asked<'_> {
+    fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.unanswered.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -365,6 +412,8 @@ enum Found {
     Recorded(Stored),
     /// The first run is still going on.
     InProgress,
+    /// A lock was waited for, which may have been the table's.
+    Unclear,
     /// The record was taken over or swept meanwhile, or a turn of the wait is over.
     Nothing,
 }

@@ -11,6 +11,7 @@ mod record;
 mod recorded;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -60,6 +61,8 @@ pub struct PgStore {
     session_commit: bool,
     settle_timeout: Duration,
     recorded: Arc<Recorded>,
+    /// Whether the last claims were given up without an answer of the server: the table may be locked.
+    unanswered: Arc<AtomicBool>,
     diagnosis: Arc<Mutex<Option<Diagnosis>>>,
 }
 
@@ -86,6 +89,7 @@ impl PgStore {
             session_commit: false,
             settle_timeout: Duration::from_secs(10),
             recorded: Arc::new(Recorded::none()),
+            unanswered: Arc::default(),
             diagnosis: Arc::default(),
         }
     }

@@ -147,7 +147,8 @@ async fn a_sweep_between_begin_and_claim_does_not_let_an_old_message_run() {
     let mut sweeper = db.pool.begin().await.expect("begun");
     sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *sweeper).await.expect("locked");
     let late = tokio::spawn({
-        let (store, claim) = (store.clone(), claim());
+        // Of another process: who knows that there is a record reads it first.
+        let (store, claim) = (db.store().await, claim());
         async move { run(&store, claim, async |tx| effect(tx, "k").await).await }
     });
     idem_testkit::wait::eventually("the duplicate has begun", Duration::from_secs(20), async || {
@@ -311,7 +312,7 @@ async fn of_two_takeovers_that_have_judged_the_same_record_one_runs() {
         tasks.spawn(async move { run(&store, takeable(), async |tx: &mut Tx| effect(tx, "k").await).await });
     }
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-                    AND query LIKE '%UPDATE idem.inbox%' AND datname = current_database()";
+                    AND query LIKE '%INTO idem.inbox%DO UPDATE%' AND datname = current_database()";
     idem_testkit::wait::eventually("both are at the update", Duration::from_secs(8), async || {
         db.count(waiting).await == 2
     })
@@ -364,4 +365,41 @@ async fn the_loser_that_waits_in_the_database_runs_when_the_winner_of_another_pr
     winner.release(tx).await.expect("rolled back");
     assert!(!loser.await.expect("no panic").expect("runs").is_replay());
     assert_eq!(db.count("SELECT count(*) FROM effect").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_that_were_cancelled_while_the_table_is_locked_do_not_pile_up_in_the_server() {
+    let db = Db::fresh().await;
+    let store = db.store_of(1);
+    store.check().await.expect("ready");
+    let mut other = db.pool.begin().await.expect("begun");
+    sqlx::query("LOCK TABLE idem.inbox IN ACCESS EXCLUSIVE MODE").execute(&mut *other).await.expect("locked");
+    for n in 0..5 {
+        let key = format!("k{n}");
+        let cancelled = tokio::time::timeout(Duration::from_millis(100), store.claim(claim(&key))).await;
+        assert!(cancelled.is_err(), "the table is locked");
+        idem_testkit::wait::eventually("the claim is given up", Duration::from_secs(20), async || {
+            store.pool().num_idle() == store.pool().size() as usize
+        })
+        .await;
+    }
+    let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'idem.inbox'::regclass AND NOT granted";
+    assert!(db.count(waiting).await <= 1, "only the first one waits for the table, the others know");
+    other.rollback().await.expect("rolled back");
+    run(&store, claim("k"), async |_| Ok(())).await.expect("runs");
+    run(&store, claim("l"), async |_| Ok(())).await.expect("runs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_this_process_knew_and_that_was_swept_runs_again() {
+    let db = Db::fresh().await;
+    let store = db.store().await;
+    let ran = async |tx: &mut Tx| effect(tx, "k").await;
+    assert!(!run(&store, claim("k"), ran).await.expect("runs").is_replay());
+    assert!(run(&store, claim("k"), ran).await.expect("known").is_replay());
+    db.execute("DELETE FROM idem.inbox").await;
+    assert!(!run(&store, claim("k"), ran).await.expect("runs").is_replay());
+    // Another process, which knows of nothing.
+    let other = db.store().await;
+    assert!(run(&other, claim("k"), ran).await.expect("recorded").is_replay());
 }
