@@ -8,9 +8,8 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{OPERATION, RETAIN_SECONDS, Variants, digest_by_hand};
+use super::{OPERATION, RETAIN_SECONDS, Variants, digest_by_hand, outcome_by_hand};
 use crate::request::{ACCOUNTS, Caller, Payment, Receipt};
-use crate::work::Work;
 
 const SCHEMA: &str = "
 CREATE TABLE account (id bigint PRIMARY KEY, balance bigint NOT NULL) WITH (fillfactor = 50);
@@ -175,7 +174,7 @@ async fn by_hand(pool: &PgPool, caller: &Caller, payment: &Payment) -> Result<Ou
     .bind(scope)
     .bind(key)
     .bind(run)
-    .bind(serde_json::to_string(&receipt)?)
+    .bind(outcome_by_hand(&receipt)?)
     .execute(&mut *tx)
     .await?;
     if recorded.rows_affected() != 1 {
@@ -209,8 +208,6 @@ async fn annotated(tx: &mut PgTx, caller: &Caller, payment: Payment) -> Result<R
 }
 
 impl Variants for Postgres {
-    const FRESH: &'static [Work] = &[Work::Bare, Work::Minimal, Work::ByHand, Work::MacroUnit, Work::Macro];
-
     async fn bare(&self, payment: Payment) -> Result<Receipt> {
         bare(&self.pool, &payment).await
     }
@@ -220,7 +217,8 @@ impl Variants for Postgres {
     }
 
     async fn by_hand(&self, payment: Payment) -> Result<Outcome<Receipt>> {
-        by_hand(&self.pool, &self.caller, &payment).await
+        let (pool, caller) = (self.pool.clone(), self.caller.clone());
+        tokio::spawn(async move { by_hand(&pool, &caller, &payment).await }).await?
     }
 
     async fn annotated_unit(&self, payment: Payment) -> Result<Outcome<()>> {

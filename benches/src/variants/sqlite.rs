@@ -8,19 +8,25 @@ use anyhow::{Result, bail};
 use idem_runtime::{Outcome, SqliteStore, SqliteTx, idempotent};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{SqliteConnection, SqlitePool};
+use uuid::Uuid;
 
-use super::{OPERATION, RETAIN_SECONDS, Variants, digest_by_hand};
+use super::{OPERATION, RETAIN_SECONDS, Variants, digest_by_hand, outcome_by_hand};
 use crate::request::{ACCOUNTS, Caller, Payment, Receipt};
-use crate::work::Work;
 
 const SCHEMA: &str = "
 CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL) STRICT;
 CREATE TABLE ledger (
     id INTEGER PRIMARY KEY,
     account INTEGER NOT NULL, amount INTEGER NOT NULL, currency TEXT NOT NULL, destination TEXT NOT NULL) STRICT;
-CREATE TABLE by_hand (
+CREATE TABLE minimal (
     operation TEXT NOT NULL, scope TEXT NOT NULL, key TEXT NOT NULL,
     fingerprint BLOB NOT NULL, outcome TEXT, expires_at INTEGER NOT NULL,
+    PRIMARY KEY (operation, scope, key)) STRICT, WITHOUT ROWID;
+CREATE INDEX minimal_expires_at ON minimal (expires_at);
+CREATE TABLE by_hand (
+    operation TEXT NOT NULL, scope TEXT NOT NULL, key TEXT NOT NULL,
+    fingerprint BLOB NOT NULL, outcome TEXT, run BLOB NOT NULL, claimed_at INTEGER NOT NULL,
+    processed_at INTEGER, expires_at INTEGER NOT NULL,
     PRIMARY KEY (operation, scope, key)) STRICT, WITHOUT ROWID;
 CREATE INDEX by_hand_expires_at ON by_hand (expires_at);
 ";
@@ -93,12 +99,12 @@ async fn bare(pool: &SqlitePool, payment: &Payment) -> Result<Receipt> {
     Ok(receipt)
 }
 
-async fn by_hand(pool: &SqlitePool, caller: &Caller, payment: &Payment) -> Result<Outcome<Receipt>> {
+async fn minimal(pool: &SqlitePool, caller: &Caller, payment: &Payment) -> Result<Receipt> {
     let (scope, key) = (caller.tenant.as_str(), payment.operation_key.as_str());
     let fingerprint = digest_by_hand(payment)?;
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
     let claimed = sqlx::query(
-        "INSERT INTO by_hand (operation, scope, key, fingerprint, expires_at)
+        "INSERT INTO minimal (operation, scope, key, fingerprint, expires_at)
          VALUES (?1, ?2, ?3, ?4, unixepoch() + ?5)
          ON CONFLICT (operation, scope, key) DO NOTHING",
     )
@@ -108,10 +114,40 @@ async fn by_hand(pool: &SqlitePool, caller: &Caller, payment: &Payment) -> Resul
     .bind(&fingerprint)
     .bind(RETAIN_SECONDS)
     .execute(&mut *tx)
-    .await?
-    .rows_affected()
-        == 1;
-    if !claimed {
+    .await?;
+    if claimed.rows_affected() != 1 {
+        bail!("{key}: this variant is for fresh keys");
+    }
+    let receipt = book(&mut tx, payment).await?;
+    sqlx::query("UPDATE minimal SET outcome = ?4 WHERE operation = ?1 AND scope = ?2 AND key = ?3")
+        .bind(OPERATION)
+        .bind(scope)
+        .bind(key)
+        .bind(serde_json::to_string(&receipt)?)
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(receipt)
+}
+
+async fn by_hand(pool: &SqlitePool, caller: &Caller, payment: &Payment) -> Result<Outcome<Receipt>> {
+    let (scope, key, run) = (caller.tenant.as_str(), payment.operation_key.as_str(), Uuid::new_v4());
+    let fingerprint = digest_by_hand(payment)?;
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let claimed = sqlx::query(
+        "INSERT INTO by_hand (operation, scope, key, fingerprint, run, claimed_at, expires_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, unixepoch(), unixepoch() + ?6)
+         ON CONFLICT (operation, scope, key) DO NOTHING",
+    )
+    .bind(OPERATION)
+    .bind(scope)
+    .bind(key)
+    .bind(&fingerprint)
+    .bind(run.as_bytes().as_slice())
+    .bind(RETAIN_SECONDS)
+    .execute(&mut *tx)
+    .await?;
+    if claimed.rows_affected() != 1 {
         let (first, outcome): (Vec<u8>, String) = sqlx::query_as(
             "SELECT fingerprint, outcome FROM by_hand WHERE operation = ?1 AND scope = ?2 AND key = ?3",
         )
@@ -127,13 +163,20 @@ async fn by_hand(pool: &SqlitePool, caller: &Caller, payment: &Payment) -> Resul
         return Ok(Outcome::Replayed(serde_json::from_str(&outcome)?));
     }
     let receipt = book(&mut tx, payment).await?;
-    sqlx::query("UPDATE by_hand SET outcome = ?4 WHERE operation = ?1 AND scope = ?2 AND key = ?3")
-        .bind(OPERATION)
-        .bind(scope)
-        .bind(key)
-        .bind(serde_json::to_string(&receipt)?)
-        .execute(&mut *tx)
-        .await?;
+    let recorded = sqlx::query(
+        "UPDATE by_hand SET outcome = ?5, processed_at = unixepoch()
+         WHERE operation = ?1 AND scope = ?2 AND key = ?3 AND run = ?4",
+    )
+    .bind(OPERATION)
+    .bind(scope)
+    .bind(key)
+    .bind(run.as_bytes().as_slice())
+    .bind(outcome_by_hand(&receipt)?)
+    .execute(&mut *tx)
+    .await?;
+    if recorded.rows_affected() != 1 {
+        bail!("{key}: the transaction was ended inside the body");
+    }
     tx.commit().await?;
     Ok(Outcome::Applied(receipt))
 }
@@ -162,19 +205,17 @@ async fn annotated(tx: &mut SqliteTx, caller: &Caller, payment: Payment) -> Resu
 }
 
 impl Variants for Sqlite {
-    const FRESH: &'static [Work] = &[Work::Bare, Work::ByHand, Work::MacroUnit, Work::Macro];
-
     async fn bare(&self, payment: Payment) -> Result<Receipt> {
         bare(&self.pool, &payment).await
     }
 
-    /// On one writer, with nothing to wait for in the database, the version by hand has nothing to leave out.
     async fn minimal(&self, payment: Payment) -> Result<Receipt> {
-        Ok(self.by_hand(payment).await?.into_inner())
+        minimal(&self.pool, &self.caller, &payment).await
     }
 
     async fn by_hand(&self, payment: Payment) -> Result<Outcome<Receipt>> {
-        by_hand(&self.pool, &self.caller, &payment).await
+        let (pool, caller) = (self.pool.clone(), self.caller.clone());
+        tokio::spawn(async move { by_hand(&pool, &caller, &payment).await }).await?
     }
 
     async fn annotated_unit(&self, payment: Payment) -> Result<Outcome<()>> {
