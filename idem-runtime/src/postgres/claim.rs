@@ -157,7 +157,7 @@ impl PgStore {
         let in_progress = || Error::InProgress { identity: identity.clone(), waited: started.elapsed() };
         let token = Uuid::new_v4();
         let mut over = None;
-        let mut lock = self.unanswered.load(Ordering::Relaxed);
+        let mut lock = self.shared.unanswered.load(Ordering::Relaxed);
         loop {
             let round = self.round(handle, &claim, token, over.take(), lock, deadline);
             // A server that does not answer in time is given up with its connection. It waits for no key then: it
@@ -175,7 +175,7 @@ impl PgStore {
                     return Ok(Claimed::Fresh(PgTx::new(open)));
                 }
                 Round::Recorded(judged) => {
-                    self.recorded.note(identity);
+                    self.shared.recorded.note(identity);
                     let Judged { seen, verdict } = *judged;
                     let record = seen.record.clone();
                     if let Some(seat) = seat {
@@ -232,9 +232,9 @@ impl PgStore {
             return Err(error);
         }
         if lock {
-            self.unanswered.store(false, Ordering::Relaxed);
+            self.shared.unanswered.store(false, Ordering::Relaxed);
         }
-        let asked = Asked { unanswered: &self.unanswered, answered: false };
+        let asked = Asked { unanswered: &self.shared.unanswered, answered: false };
         let found = self.write_or_read(&mut handle, claim, token, over.as_deref(), lock, last).await;
         asked.answered();
         match found {
@@ -297,7 +297,7 @@ impl PgStore {
         last: Instant,
     ) -> Result<Found, sqlx::Error> {
         if over.is_none()
-            && self.recorded.is_likely(&claim.identity)
+            && self.shared.recorded.is_likely(&claim.identity)
             && let Some(stored) = record::read(handle, &claim.identity).await?
         {
             return Ok(Found::Recorded(stored));

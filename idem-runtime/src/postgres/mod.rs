@@ -60,10 +60,16 @@ pub struct PgStore {
     idle_timeout: Duration,
     session_commit: bool,
     settle_timeout: Duration,
-    recorded: Arc<Recorded>,
+    shared: Arc<Shared>,
+}
+
+/// What the clones of a store find out together.
+#[derive(Debug)]
+struct Shared {
+    recorded: Recorded,
     /// Whether the last claims were given up without an answer of the server: the table may be locked.
-    unanswered: Arc<AtomicBool>,
-    diagnosis: Arc<Mutex<Option<Diagnosis>>>,
+    unanswered: AtomicBool,
+    diagnosis: Mutex<Option<Diagnosis>>,
 }
 
 /// When a connection was tried beside the pool, and why there was none.
@@ -88,9 +94,11 @@ impl PgStore {
             idle_timeout: Duration::from_secs(60),
             session_commit: false,
             settle_timeout: Duration::from_secs(10),
-            recorded: Arc::new(Recorded::none()),
-            unanswered: Arc::default(),
-            diagnosis: Arc::default(),
+            shared: Arc::new(Shared {
+                recorded: Recorded::none(),
+                unanswered: AtomicBool::new(false),
+                diagnosis: Mutex::default(),
+            }),
         }
     }
 
@@ -170,7 +178,8 @@ impl PgStore {
     /// timed out, which is also what it says where all its connections are in use. One call asks for all that wait
     /// with it: the server is not to be flooded by connections beside those of the pool.
     async fn why_none(&self, since: Instant) -> Option<sqlx::Error> {
-        let mut last = tokio::time::timeout(2 * DIAGNOSIS_TIMEOUT, self.diagnosis.lock()).await.ok()?;
+        let mut last =
+            tokio::time::timeout(2 * DIAGNOSIS_TIMEOUT, self.shared.diagnosis.lock()).await.ok()?;
         if let Some((_, reason)) = last.as_ref().filter(|(at, _)| *at >= since) {
             return reason.clone().map(|reason| sqlx::Error::Io(std::io::Error::other(reason)));
         }
