@@ -25,10 +25,16 @@ mod postgres {
     mod checks;
     #[path = "postgres/commit_doubt.rs"]
     mod commit_doubt;
+    #[path = "postgres/overload.rs"]
+    mod overload;
+    #[path = "postgres/pooler.rs"]
+    mod pooler;
     #[path = "postgres/restart.rs"]
     mod restart;
     #[path = "postgres/session.rs"]
     mod session;
+    #[path = "postgres/storm.rs"]
+    mod storm;
     #[path = "postgres/waiting.rs"]
     mod waiting;
 }
@@ -48,6 +54,10 @@ mod sqlite {
     mod schema;
     mod transaction;
 
+    #[path = "sqlite/overload.rs"]
+    mod overload;
+    #[path = "sqlite/storm.rs"]
+    mod storm;
     #[path = "sqlite/writer.rs"]
     mod writer;
 }

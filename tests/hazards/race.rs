@@ -17,7 +17,7 @@ pub async fn effect(tx: &mut Tx, key: &str) -> Result<(), Fail> {
     Ok(())
 }
 
-async fn apply(store: &Store, key: &str) -> Result<Outcome<String>, Fail> {
+pub async fn apply(store: &Store, key: &str) -> Result<Outcome<String>, Fail> {
     run(store, claim(key), async |tx| {
         effect(tx, key).await?;
         Ok(format!("applied {key}"))

@@ -3,13 +3,14 @@
 //!
 //! The version by hand is what a good engineer writes with sqlx's ordinary interface for the same promises: claim by an
 //! insert that waits in bounded time, a body with the session's own timeouts, a key that a vanished client frees, an
-//! outcome that reads back and is stored only in the run that claimed, commit; all in a task of its own, so that a
-//! caller that goes away does not leave a transaction open; prepared statements, no round trip too many. It still lacks
-//! single flight and a settled commit.
+//! outcome that reads back and is stored only in the run that claimed, commit; and it goes on when its caller goes away,
+//! so that no transaction is left open; prepared statements, no round trip too many. It still lacks single flight and a
+//! settled commit.
 //!
-//! The minimal version leaves out the bounds, the checks at the end and the task: once, the same answer and the same
-//! request, as long as nothing goes wrong.
+//! The minimal version leaves out the bounds, the checks at the end and what happens to a cancelled call: once, the same
+//! answer and the same request, as long as nothing goes wrong.
 
+mod carried;
 pub mod postgres;
 pub mod sqlite;
 

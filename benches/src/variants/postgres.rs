@@ -8,6 +8,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
+use super::carried::Carried;
 use super::{OPERATION, RETAIN_SECONDS, Variants, digest_by_hand, outcome_by_hand};
 use crate::request::{ACCOUNTS, Caller, Payment, Receipt};
 
@@ -218,7 +219,7 @@ impl Variants for Postgres {
 
     async fn by_hand(&self, payment: Payment) -> Result<Outcome<Receipt>> {
         let (pool, caller) = (self.pool.clone(), self.caller.clone());
-        tokio::spawn(async move { by_hand(&pool, &caller, &payment).await }).await?
+        Carried::new(async move { by_hand(&pool, &caller, &payment).await }).await
     }
 
     async fn annotated_unit(&self, payment: Payment) -> Result<Outcome<()>> {

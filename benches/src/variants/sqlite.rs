@@ -10,6 +10,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
+use super::carried::Carried;
 use super::{OPERATION, RETAIN_SECONDS, Variants, digest_by_hand, outcome_by_hand};
 use crate::request::{ACCOUNTS, Caller, Payment, Receipt};
 
@@ -215,7 +216,7 @@ impl Variants for Sqlite {
 
     async fn by_hand(&self, payment: Payment) -> Result<Outcome<Receipt>> {
         let (pool, caller) = (self.pool.clone(), self.caller.clone());
-        tokio::spawn(async move { by_hand(&pool, &caller, &payment).await }).await?
+        Carried::new(async move { by_hand(&pool, &caller, &payment).await }).await
     }
 
     async fn annotated_unit(&self, payment: Payment) -> Result<Outcome<()>> {

@@ -6,6 +6,7 @@ use idem_runtime::{Error, PgStore};
 use idem_testkit::postgres::Postgres;
 
 use super::db::{Db, pool};
+use super::race::apply;
 use crate::handler::{claim, run};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,5 +151,29 @@ async fn what_may_succeed_later_is_retryable_and_nothing_else_is() {
         db.execute(&format!("DELETE FROM raised; INSERT INTO raised VALUES ('{code}')")).await;
         let error = run(&store, claim(code), async |_| Ok(())).await.expect_err(code).idem();
         assert!(matches!(error, Error::Store { retryable, .. } if retryable == expected), "{error:?}");
+    }
+}
+
+/// An inbox that a crash empties.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlogged_inbox_is_refused() {
+    let db = Db::fresh().await;
+    db.execute("ALTER TABLE idem.inbox SET UNLOGGED").await;
+    let r = db.store().await.check().await;
+    assert!(r.is_err(), "records vanish in a crash, effects do not");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unique_key_that_is_no_key_is_refused() {
+    for index in [
+        "CREATE UNIQUE INDEX ON idem.inbox (operation, scope) INCLUDE (key)",
+        "CREATE UNIQUE INDEX ON idem.inbox (operation, scope, key, lower(key))",
+    ] {
+        let db = Db::fresh().await;
+        db.execute("ALTER TABLE idem.inbox DROP CONSTRAINT inbox_pkey").await;
+        db.execute(index).await;
+        let r = db.store().await.check().await;
+        let claimed = apply(&db.store().await, "k").await;
+        assert!(r.is_err(), "{index}: {claimed:?}");
     }
 }

@@ -9,7 +9,7 @@ use idem_testkit::cancel::{drop_at_poll, drop_at_wake};
 use sqlx::AssertSqlSafe;
 
 use super::db::{Db, INBOX, Tx, pool};
-use super::race::effect;
+use super::race::{apply, effect};
 use crate::handler::{Fail, claim, identity, run};
 
 async fn setting(tx: &mut Tx, name: &str) -> Result<String, Fail> {
@@ -251,4 +251,42 @@ async fn a_call_is_nested_in_every_body_around_it() {
         Ok(inner.await?.into_inner())
     });
     assert!(outer.await.expect("applied").into_inner());
+}
+
+/// A body that is idle for longer than the idle timeout has done nothing, and may be tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_ended_because_it_was_idle_can_be_retried() {
+    let db = Db::fresh().await;
+    let store = db.store().await.with_idle_timeout(Duration::from_millis(300));
+    let body = run(&store, claim("k"), async |tx: &mut Tx| {
+        effect(tx, "k").await?;
+        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut **tx).await?;
+        idem_testkit::wait::eventually(
+            "the server ends the idle session",
+            Duration::from_secs(20),
+            async || db.count(&format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}")).await == 0,
+        )
+        .await;
+        Ok(())
+    });
+    let error = body.await.expect_err("ended").idem();
+    assert!(error.is_retryable(), "{error:?}");
+}
+
+/// A body that throws the session's prepared statements away spoils one call, not the connection for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_lost_its_statements_is_replaced() {
+    let db = Db::fresh().await;
+    let store = db.store_of(1);
+    apply(&store, "before").await.expect("applied");
+    let body = run(&store, claim("k"), async |tx: &mut Tx| {
+        sqlx::raw_sql("DEALLOCATE ALL").execute(&mut **tx).await?;
+        Ok(())
+    });
+    assert!(body.await.expect_err("the outcome's statement has gone too").idem().is_retryable());
+    if let Err(error) = apply(&store, "first").await {
+        assert!(error.idem().is_retryable());
+    }
+    apply(&store, "second").await.expect("on another connection");
+    apply(&store, "k").await.expect("it was rolled back");
 }

@@ -368,29 +368,6 @@ async fn the_loser_that_waits_in_the_database_runs_when_the_winner_of_another_pr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_that_were_cancelled_while_the_table_is_locked_do_not_pile_up_in_the_server() {
-    let db = Db::fresh().await;
-    let store = db.store_of(1);
-    store.check().await.expect("ready");
-    let mut other = db.pool.begin().await.expect("begun");
-    sqlx::query("LOCK TABLE idem.inbox IN ACCESS EXCLUSIVE MODE").execute(&mut *other).await.expect("locked");
-    for n in 0..5 {
-        let key = format!("k{n}");
-        let cancelled = tokio::time::timeout(Duration::from_millis(100), store.claim(claim(&key))).await;
-        assert!(cancelled.is_err(), "the table is locked");
-        idem_testkit::wait::eventually("the claim is given up", Duration::from_secs(20), async || {
-            store.pool().num_idle() == store.pool().size() as usize
-        })
-        .await;
-    }
-    let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'idem.inbox'::regclass AND NOT granted";
-    assert!(db.count(waiting).await <= 1, "only the first one waits for the table, the others know");
-    other.rollback().await.expect("rolled back");
-    run(&store, claim("k"), async |_| Ok(())).await.expect("runs");
-    run(&store, claim("l"), async |_| Ok(())).await.expect("runs");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_this_process_knew_and_that_was_swept_runs_again() {
     let db = Db::fresh().await;
     let store = db.store().await;

@@ -6,7 +6,7 @@ use idem_runtime::{Error, Older, Retain, SqliteStore, Store as _};
 use sqlx::sqlite::SqliteConnectOptions;
 
 use super::db::{Db, Tx};
-use super::race::effect;
+use super::race::{apply, effect};
 use crate::handler::{Fail, claim, identity, run};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,4 +175,17 @@ async fn a_run_is_durable_with_foreign_keys_on_and_the_readers_do_not_write() {
     let written = sqlx::query("INSERT INTO effect (key) VALUES ('k')").execute(store.readers()).await;
     assert!(written.is_err(), "past the writer, in no run");
     assert_eq!(db.count("SELECT count(*) FROM effect").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_does_not_tell_case_is_refused() {
+    let db = Db::fresh().await;
+    db.execute("CREATE TABLE x (operation TEXT NOT NULL, scope TEXT NOT NULL, key TEXT COLLATE NOCASE NOT NULL, fingerprint BLOB, outcome TEXT, claim_token BLOB NOT NULL,
+        claimed_at INTEGER NOT NULL, processed_at INTEGER, outcome_until INTEGER, expires_at INTEGER, PRIMARY KEY (operation, scope, key)) STRICT;
+        DROP TABLE idem_inbox; ALTER TABLE x RENAME TO idem_inbox").await;
+    let store = db.store().await;
+    let r = store.check().await;
+    let a = apply(&store, "abc").await;
+    let b = apply(&store, "ABC").await;
+    assert!(r.is_err(), "abc: {a:?}, ABC: {b:?}");
 }
