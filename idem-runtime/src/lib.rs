@@ -68,6 +68,8 @@ mod outcome;
 mod overriding;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod recorded;
 mod registry;
 mod scope;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

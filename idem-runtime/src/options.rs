@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::flight::{Boarded, Flights, Seat};
 use crate::nesting::{StoreId, enclosing};
+use crate::recorded::Recorded;
 use crate::{Claim, Error, Identity, Judgement, Override, Record};
 
 /// Shared by the clones of one store, but for the options, which each clone may change.
@@ -16,6 +17,7 @@ use crate::{Claim, Error, Identity, Judgement, Override, Record};
 pub(crate) struct Core {
     pub(crate) id: StoreId,
     pub(crate) flights: Arc<Flights>,
+    pub(crate) recorded: Arc<Recorded>,
     /// Set once the start-up check has passed.
     pub(crate) checked: Arc<OnceCell<()>>,
     pub(crate) claim_wait: Duration,
@@ -29,6 +31,7 @@ impl Core {
         Self {
             id: StoreId::unique(),
             flights: Arc::default(),
+            recorded: Arc::new(Recorded::none()),
             checked: Arc::default(),
             claim_wait: Duration::from_secs(10),
             max_outcome_bytes: 1 << 20,

@@ -175,7 +175,7 @@ impl PgStore {
                     return Ok(Claimed::Fresh(PgTx::new(open)));
                 }
                 Round::Recorded(judged) => {
-                    self.shared.recorded.note(identity);
+                    self.core.recorded.note(identity);
                     let Judged { seen, verdict } = *judged;
                     let record = seen.record.clone();
                     if let Some(seat) = seat {
@@ -297,7 +297,7 @@ impl PgStore {
         last: Instant,
     ) -> Result<Found, sqlx::Error> {
         if over.is_none()
-            && self.shared.recorded.is_likely(&claim.identity)
+            && self.core.recorded.is_likely(&claim.identity)
             && let Some(stored) = record::read(handle, &claim.identity).await?
         {
             return Ok(Found::Recorded(stored));

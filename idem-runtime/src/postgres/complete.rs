@@ -42,7 +42,7 @@ impl PgStore {
         let mut committing = false;
         let error = match self.in_time(write_and_commit(&mut open, outcome, &mut committing)).await {
             Ok(true) => {
-                self.shared.recorded.note(&open.identity);
+                self.core.recorded.note(&open.identity);
                 open.handle.give_back();
                 return Ok(());
             }

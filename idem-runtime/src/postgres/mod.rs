@@ -8,7 +8,6 @@ mod complete;
 mod connection;
 mod migrate;
 mod record;
-mod recorded;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,7 +27,6 @@ use crate::{Claim, Claimed, Error, Identity, Record, SchemaProblem, Store};
 
 use claim::Ready;
 use connection::PgHandle;
-use recorded::Recorded;
 
 /// The transaction of a handler on Postgres.
 pub type PgTx = Tx<Postgres>;
@@ -66,7 +64,6 @@ pub struct PgStore {
 /// What the clones of a store find out together.
 #[derive(Debug)]
 struct Shared {
-    recorded: Recorded,
     /// Whether the last claims were given up without an answer of the server: the table may be locked.
     unanswered: AtomicBool,
     diagnosis: Mutex<Option<Diagnosis>>,
@@ -94,11 +91,7 @@ impl PgStore {
             idle_timeout: Duration::from_secs(60),
             session_commit: false,
             settle_timeout: Duration::from_secs(10),
-            shared: Arc::new(Shared {
-                recorded: Recorded::none(),
-                unanswered: AtomicBool::new(false),
-                diagnosis: Mutex::default(),
-            }),
+            shared: Arc::new(Shared { unanswered: AtomicBool::new(false), diagnosis: Mutex::default() }),
         }
     }
 

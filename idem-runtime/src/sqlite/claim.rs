@@ -1,8 +1,8 @@
 //! Taking an identity: `BEGIN IMMEDIATE` on the only writer, so nobody else is at the record until the transaction
-//! ends. While another body has the writer, the record is looked up on a reader first: an answer that is there does
-//! not wait for the bodies of other keys. The claim wait is one deadline over all of it.
+//! ends. While another body has the writer, the record is looked up on a reader: an answer that is there does not wait
+//! for the bodies of other keys. The claim wait is one deadline over all of it.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use sqlx::Row;
 use tokio::time::Instant;
@@ -52,6 +52,9 @@ const TAKE_OVER: &str = concat!(
     now!()
 );
 
+/// How long a claim waits for the writer before it looks whether there is a record that this process does not know of.
+const LOOK_AFTER: Duration = Duration::from_millis(20);
+
 /// A claim that has come to its turn.
 pub(super) enum Ready {
     Done(Record),
@@ -65,7 +68,9 @@ impl SqliteStore {
         let started = Instant::now();
         let identity = &claim.identity;
         let in_time = |_| busy(identity, started);
-        tokio::time::timeout_at(deadline, self.checked()).await.map_err(in_time)??;
+        if !self.core.checked.initialized() {
+            tokio::time::timeout_at(deadline, self.checked()).await.map_err(in_time)??;
+        }
         let seat = match self.core.board(claim, deadline).await? {
             Boarding::Done(record) => return Ok(Ready::Done(record)),
             Boarding::Go(seat) => seat,
@@ -74,17 +79,42 @@ impl SqliteStore {
         let handle = match self.writer.try_acquire().await.map_err(failed)? {
             Some(handle) => handle,
             None => {
-                let read = tokio::time::timeout_at(deadline, self.read(identity));
-                if let Some(stored) = read.await.map_err(in_time)??
-                    && let Some(verdict) = judge(claim, &stored)
-                {
-                    return done(stored, verdict, seat).map(Ready::Done);
+                let waited = tokio::time::timeout_at(deadline, self.writer_or_record(claim)).await;
+                match waited.map_err(in_time)? {
+                    Ok(WriterOrRecord::Writer(handle)) => handle,
+                    Ok(WriterOrRecord::Record(judged)) => {
+                        let (stored, verdict) = *judged;
+                        return self.done(stored, verdict, seat).map(Ready::Done);
+                    }
+                    Err(error) => return Err(failed(error)),
                 }
-                let acquired = tokio::time::timeout_at(deadline, self.writer.acquire()).await;
-                acquired.map_err(in_time)?.map_err(failed)?
             }
         };
         Ok(Ready::Go(seat, handle))
+    }
+
+    /// Waits for the writer, in the order of asking; meanwhile it looks whether there is a record already, at once
+    /// where this process knows of one.
+    async fn writer_or_record(&self, claim: &Claim) -> Result<WriterOrRecord, sqlx::Error> {
+        let acquire = self.writer.acquire();
+        tokio::pin!(acquire);
+        let look = async {
+            if !self.core.recorded.is_likely(&claim.identity) {
+                tokio::time::sleep(LOOK_AFTER).await;
+            }
+            let mut reader = self.readers.acquire().await?;
+            record::read(&mut reader, &claim.identity).await
+        };
+        tokio::select! {
+            biased;
+            handle = &mut acquire => return handle.map(WriterOrRecord::Writer),
+            found = look => if let Some(stored) = found?
+                && let Some(verdict) = judge(claim, &stored)
+            {
+                return Ok(WriterOrRecord::Record(Box::new((stored, verdict))));
+            },
+        }
+        acquire.await.map(WriterOrRecord::Writer)
     }
 
     pub(super) async fn take(
@@ -112,7 +142,7 @@ impl SqliteStore {
             }
             Ok(Found::Recorded(stored, verdict)) => {
                 roll_back(handle).await;
-                done(*stored, verdict, seat).map(Claimed::Done)
+                self.done(*stored, verdict, seat).map(Claimed::Done)
             }
             Err(error) => {
                 roll_back(handle).await;
@@ -120,6 +150,21 @@ impl SqliteStore {
             }
         }
     }
+
+    /// Answers with the record, and for all who wait for it.
+    fn done(&self, stored: Stored, verdict: Result<(), Error>, seat: Option<Seat>) -> Result<Record, Error> {
+        self.core.recorded.note(&stored.record.identity);
+        if let Some(seat) = seat {
+            seat.landed(Seen::new(stored.record.clone(), stored.now));
+        }
+        verdict.map(|()| stored.record)
+    }
+}
+
+/// What came first.
+enum WriterOrRecord {
+    Writer(SqliteHandle),
+    Record(Box<(Stored, Result<(), Error>)>),
 }
 
 enum Found {
@@ -144,14 +189,6 @@ async fn write_or_read(handle: &mut SqliteHandle, claim: &Claim, token: Uuid) ->
 /// What a record that stays means for this claim; `None` for one that is taken over.
 fn judge(claim: &Claim, stored: &Stored) -> Option<Result<(), Error>> {
     Judgement::unless_taken_over(claim.judge(&stored.record, stored.now))
-}
-
-/// Answers with the record, and for all who wait for it.
-fn done(stored: Stored, verdict: Result<(), Error>, seat: Option<Seat>) -> Result<Record, Error> {
-    if let Some(seat) = seat {
-        seat.landed(Seen::new(stored.record.clone(), stored.now));
-    }
-    verdict.map(|()| stored.record)
 }
 
 fn failed(identity: &Identity, started: Instant, error: sqlx::Error) -> Error {

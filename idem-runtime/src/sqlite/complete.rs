@@ -37,7 +37,10 @@ impl SqliteStore {
             }
         }
         match open.handle.commit().await {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.core.recorded.note(&open.identity);
+                Ok(())
+            }
             // A deferred constraint: refused, and still open.
             Err(error) if primary_code(&error) == CONSTRAINT => {
                 let error = store_error(Some(&open.identity), error);

@@ -1,5 +1,5 @@
 //! Which identities this process has lately seen a record of. It is a hint and no proof: who claims one of them reads
-//! before it writes, so that a replay is answered in one round trip less. A wrong hint costs that round trip.
+//! before it writes, so that a replay is answered sooner. A wrong hint costs one look.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -11,23 +11,23 @@ use crate::Identity;
 /// 32 KiB for each store. A later identity displaces an earlier one of the same slot.
 const SLOTS: usize = 4096;
 
-pub(super) struct Recorded {
+pub(crate) struct Recorded {
     hasher: RandomState,
     slots: Box<[AtomicU64]>,
 }
 
 impl Recorded {
-    pub(super) fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { hasher: RandomState::new(), slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Its record was committed, or read.
-    pub(super) fn note(&self, identity: &Identity) {
+    pub(crate) fn note(&self, identity: &Identity) {
         let (slot, hash) = self.slot(identity);
         slot.store(hash, Ordering::Relaxed);
     }
 
-    pub(super) fn is_likely(&self, identity: &Identity) -> bool {
+    pub(crate) fn is_likely(&self, identity: &Identity) -> bool {
         let (slot, hash) = self.slot(identity);
         slot.load(Ordering::Relaxed) == hash
     }
