@@ -1,6 +1,6 @@
 //! Taking an identity: `BEGIN IMMEDIATE` on the only writer, so nobody else is at the record until the transaction
-//! ends. While another body has the writer, the record is looked up on a reader: an answer that is there does not wait
-//! for the bodies of other keys. The claim wait is one deadline over all of it.
+//! ends. A record that this process knows of, or that is there while another body has the writer, is read on a reader:
+//! an answer does not wait for the bodies of other keys. The claim wait is one deadline over all of it.
 
 use std::time::{Duration, SystemTime};
 
@@ -75,6 +75,14 @@ impl SqliteStore {
             Boarding::Done(record) => return Ok(Ready::Done(record)),
             Boarding::Go(seat) => seat,
         };
+        if self.core.recorded.is_likely(identity) {
+            let read = tokio::time::timeout_at(deadline, self.read(identity));
+            if let Some(stored) = read.await.map_err(in_time)??
+                && let Some(verdict) = judge(claim, &stored)
+            {
+                return self.done(stored, verdict, seat).map(Ready::Done);
+            }
+        }
         let failed = |e| failed(identity, started, e);
         let handle = match self.writer.try_acquire().await.map_err(failed)? {
             Some(handle) => handle,
@@ -93,15 +101,12 @@ impl SqliteStore {
         Ok(Ready::Go(seat, handle))
     }
 
-    /// Waits for the writer, in the order of asking; meanwhile it looks whether there is a record already, at once
-    /// where this process knows of one.
+    /// Waits for the writer, in the order of asking; meanwhile it looks whether there is a record already.
     async fn writer_or_record(&self, claim: &Claim) -> Result<WriterOrRecord, sqlx::Error> {
         let acquire = self.writer.acquire();
         tokio::pin!(acquire);
         let look = async {
-            if !self.core.recorded.is_likely(&claim.identity) {
-                tokio::time::sleep(LOOK_AFTER).await;
-            }
+            tokio::time::sleep(LOOK_AFTER).await;
             let mut reader = self.readers.acquire().await?;
             record::read(&mut reader, &claim.identity).await
         };
