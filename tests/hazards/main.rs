@@ -19,22 +19,27 @@ mod postgres {
     mod race;
     mod retention;
     mod schema;
+    mod storm;
     mod transaction;
 
     #[path = "postgres/checks.rs"]
     mod checks;
     #[path = "postgres/commit_doubt.rs"]
     mod commit_doubt;
+    #[path = "postgres/misbehave.rs"]
+    mod misbehave;
     #[path = "postgres/overload.rs"]
     mod overload;
     #[path = "postgres/pooler.rs"]
     mod pooler;
+    #[path = "postgres/reindex.rs"]
+    mod reindex;
     #[path = "postgres/restart.rs"]
     mod restart;
+    #[path = "postgres/round_trips.rs"]
+    mod round_trips;
     #[path = "postgres/session.rs"]
     mod session;
-    #[path = "postgres/storm.rs"]
-    mod storm;
     #[path = "postgres/waiting.rs"]
     mod waiting;
 }
@@ -52,12 +57,13 @@ mod sqlite {
     mod race;
     mod retention;
     mod schema;
+    mod storm;
     mod transaction;
 
+    #[path = "sqlite/misbehave.rs"]
+    mod misbehave;
     #[path = "sqlite/overload.rs"]
     mod overload;
-    #[path = "sqlite/storm.rs"]
-    mod storm;
     #[path = "sqlite/writer.rs"]
     mod writer;
 }

@@ -1,25 +1,19 @@
-//! Taking an identity. The insert sets the bound of its own wait, waits on the unique index for a run that is going
-//! on, and gives the session's own setting back with the row; all of it is prepared, since a statement that is sent as
-//! text is planned on each call. The record is read in a second statement, since a statement does not see what was
-//! committed while it waited. The claim wait is one deadline over all of it.
+//! Taking an identity, in as many transactions as it takes. The record is read in a second statement, since a statement
+//! does not see what was committed while it waited. The claim wait is one deadline over all of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use sqlx::error::BoxDynError;
-use sqlx::postgres::PgArguments;
-use sqlx::postgres::types::PgInterval;
-use sqlx::{Arguments as _, Database, Postgres, Row, SqlSafeStr as _};
+use sqlx::{Database, Postgres, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::connection::{PgHandle, code, server_error};
-use super::record::{self, Micros, Stored};
+use super::record::{self, Stored};
 use super::{PgStore, PgTx, store_error};
 use crate::flight::{Seat, Seen};
 use crate::options::Boarding;
-use crate::time::{duration_micros, from_micros, to_micros};
 use crate::tx::Open;
 use crate::{Claim, Claimed, Concurrent, Error, Identity, Judgement, Record};
 
@@ -51,52 +45,6 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// How far the server's timeout may come before the client's clock says so.
 const CLOCK_SLACK: Duration = Duration::from_millis(5);
-
-/// Inserts the identity, or does what the last argument says with the record that is there; what is kept is counted
-/// from the first.
-///
-/// The bound of the wait is set before the row is written, and the session's own is given back with it; for the body
-/// hold an idle timeout, unless the session has a shorter one, and a commit that survives a crash. A NULL duration makes
-/// the sum NULL: for ever.
-macro_rules! claim {
-    ($since:literal, $on_conflict:literal) => {
-        concat!(
-            "INSERT INTO idem.inbox AS record
-                 (operation, scope, key, fingerprint, claim_token, outcome_until, expires_at)
-             SELECT $1::text, $2::text, $3::text, $4::bytea, $5::uuid, ",
-            $since,
-            " + $6::interval, ",
-            $since,
-            " + $7::interval
-              WHERE set_config('lock_timeout', CASE WHEN
-                        set_config('idem.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
-                    THEN $8::text END, true) IS NOT NULL
-             ON CONFLICT (operation, scope, key) DO ",
-            $on_conflict,
-            " RETURNING clock_timestamp(), ctid,
-                set_config('lock_timeout', current_setting('idem.lock_timeout'), true),
-                CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' OR extract(epoch FROM
-                        current_setting('idle_in_transaction_session_timeout')::interval) * 1000 > $9::text::int
-                     THEN set_config('idle_in_transaction_session_timeout', $9::text, true) END,
-                CASE WHEN current_setting('synchronous_commit') = 'off' AND $10::boolean
-                     THEN set_config('synchronous_commit', 'on', true) END"
-        )
-    };
-}
-
-const INSERT: &str = claim!("now()", "NOTHING");
-
-/// Where the message has a time of its own.
-const INSERT_DATED: &str = claim!("greatest(now(), $11::timestamptz)", "NOTHING");
-
-/// Fenced by the token of the record that was judged: another claim may have taken it over meanwhile.
-const TAKE_OVER: &str = claim!(
-    "greatest(now(), $11::timestamptz)",
-    "UPDATE SET fingerprint = excluded.fingerprint, outcome = NULL, claim_token = excluded.claim_token,
-                claimed_at = excluded.claimed_at, processed_at = NULL, outcome_until = excluded.outcome_until,
-                expires_at = excluded.expires_at
-      WHERE record.claim_token = $12::uuid"
-);
 
 /// A claim that has come to its turn.
 pub(super) enum Ready {
@@ -324,60 +272,6 @@ impl PgStore {
         }
     }
 
-    /// Inserts the identity, or takes over the record `over`, after `wait` at most for each lock. Answers the
-    /// database's clock if that succeeded. Nothing in its transaction may have set the lock timeout: it takes the one
-    /// that it finds for the session's own.
-    pub(super) async fn write(
-        &self,
-        handle: &mut PgHandle,
-        claim: &Claim,
-        token: Uuid,
-        over: Option<&Stored>,
-        wait: Duration,
-    ) -> Result<Option<SystemTime>, sqlx::Error> {
-        let arguments = self.arguments(claim, token, over, wait).map_err(sqlx::Error::Encode)?;
-        let statement = match (over, claim.occurred_at) {
-            (Some(_), _) => TAKE_OVER,
-            (None, Some(_)) => INSERT_DATED,
-            (None, None) => INSERT,
-        };
-        let query = sqlx::query_with(statement, arguments);
-        let row = query.persistent(handle.persistent).fetch_optional(&mut **handle).await?;
-        let Some(row) = row else { return Ok(None) };
-        handle.row = Some(row.try_get(1)?);
-        let Micros(now) = row.try_get(0)?;
-        Ok(Some(from_micros(now)))
-    }
-
-    fn arguments(
-        &self,
-        claim: &Claim,
-        token: Uuid,
-        over: Option<&Stored>,
-        wait: Duration,
-    ) -> Result<PgArguments, BoxDynError> {
-        let millis = |duration: Duration| duration.as_millis().clamp(1, i32::MAX as u128).to_string();
-        let mut arguments = PgArguments::default();
-        arguments.reserve(12, 512);
-        arguments.add(claim.identity.operation())?;
-        arguments.add(claim.identity.scope())?;
-        arguments.add(claim.identity.key())?;
-        arguments.add(claim.fingerprint.as_ref().map(crate::Fingerprint::to_bytes))?;
-        arguments.add(token)?;
-        arguments.add(claim.outcome_kept_for().map(interval))?;
-        arguments.add(claim.identity_kept_for().map(interval))?;
-        arguments.add(millis(wait))?;
-        arguments.add(millis(self.idle_timeout))?;
-        arguments.add(!self.session_commit)?;
-        if over.is_some() || claim.occurred_at.is_some() {
-            arguments.add(claim.occurred_at.map(|at| Micros(to_micros(at))))?;
-        }
-        if let Some(stored) = over {
-            arguments.add(stored.token)?;
-        }
-        Ok(arguments)
-    }
-
     /// `BEGIN` for the one who looks whether a run has committed.
     pub(super) async fn begin(&self, handle: &mut PgHandle, identity: &Identity) -> Result<(), Error> {
         let begun = Manager::begin(handle, Some(BEGIN_WITH_LOCK.into_sql_str())).await;
@@ -416,8 +310,4 @@ enum Found {
     Unclear,
     /// The record was taken over or swept meanwhile, or a turn of the wait is over.
     Nothing,
-}
-
-fn interval(duration: Duration) -> PgInterval {
-    PgInterval { months: 0, days: 0, microseconds: duration_micros(duration) }
 }

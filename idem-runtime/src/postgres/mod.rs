@@ -6,6 +6,7 @@ mod check;
 mod claim;
 mod complete;
 mod connection;
+mod insert;
 mod migrate;
 mod record;
 

@@ -28,7 +28,8 @@ impl Db {
     /// With the user's tables, but not migrated.
     pub async fn bare() -> Self {
         let database = TestDatabase::create().await;
-        let pool = pool(database.url(), 5);
+        // Unlike a store's pool this one looks before it gives a connection: tests end sessions.
+        let pool = PgPoolOptions::new().max_connections(5).connect_lazy(database.url()).expect("a valid url");
         let db = Self { pool, database };
         db.execute(
             "CREATE TABLE effect (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL);
@@ -71,7 +72,7 @@ impl Db {
     pub async fn assert_no_open_transaction(&self) {
         eventually("no session stays in a transaction", Duration::from_secs(20), async || {
             let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-                         AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'";
+                         AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start IS NOT NULL";
             self.count(open).await == 0
         })
         .await;
