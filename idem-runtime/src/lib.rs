@@ -64,6 +64,8 @@ mod macro_support;
 mod nesting;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod options;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod outbox;
 mod outcome;
 mod overriding;
 #[cfg(feature = "postgres")]
@@ -89,6 +91,8 @@ pub use fingerprint::{Comparison, Fingerprint, FingerprintBuilder};
 pub use idem_macros::{Scope, idempotent};
 pub use identity::Identity;
 pub use nesting::Inside;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use outbox::{Effect, EffectKey};
 pub use outcome::{Outcome, decode, encode};
 pub use overriding::Override;
 #[cfg(feature = "postgres")]
