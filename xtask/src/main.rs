@@ -17,6 +17,8 @@ Commands:
   test [-- <args>]   Run all tests, with a private Postgres server. Installs Postgres from the system's
                      packages where it is missing. The arguments go to `cargo nextest run`, or to
                      `cargo test` where nextest is not installed.
+  postgres           Start a private Postgres and print its URL, for a program of yours. Its data goes when it
+                     ends (Ctrl-C).
   bench [options]    Compare the macro with a bare transaction and with hand-written code, on SQLite and on a
                      private Postgres: about a quarter of an hour. `bench --help` says which options.
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
             print(HELP);
             Ok(())
         }
+        ["postgres"] => postgres(),
         ["test"] => test::run(&[]),
         ["test", "--", ref rest @ ..] => test::run(rest),
         ["test", other, ..] => {
@@ -47,6 +50,16 @@ fn main() -> ExitCode {
             eprintln!("xtask: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Until this process ends, and with it the server.
+fn postgres() -> Result {
+    install::postgres()?;
+    let server = idem_testkit::postgres::Postgres::start()?;
+    print(&format!("{}\n", server.url("postgres")));
+    loop {
+        std::thread::park();
     }
 }
 

@@ -97,10 +97,12 @@ async fn problem(conn: &mut PgHandle) -> Result<Option<SchemaProblem>, sqlx::Err
     })
 }
 
-fn no_rights(role: String, privilege: &str, grant: &str) -> SchemaProblem {
-    SchemaProblem::NoRights {
-        grant: format!("GRANT {grant} TO \"{}\"", role.replace('"', "\"\"")),
-        role,
-        privilege: privilege.to_owned(),
-    }
+pub(super) fn no_rights(role: String, privilege: &str, grant: &str) -> SchemaProblem {
+    let grant = format!("GRANT {grant} TO {}", quoted(&role));
+    SchemaProblem::NoRights { role, privilege: privilege.to_owned(), grant }
+}
+
+/// A name as SQL has it.
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
 }

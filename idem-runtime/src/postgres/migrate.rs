@@ -4,7 +4,8 @@
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
 
-use super::connection::PgHandle;
+use super::check::{no_rights, quoted};
+use super::connection::{PgHandle, code};
 use super::store_error;
 use crate::Error;
 
@@ -50,17 +51,45 @@ pub(super) async fn migrate(conn: PoolConnection<Postgres>) -> Result<(), Error>
     // Dropped in the middle, it is closed.
     let mut handle = PgHandle::new(conn, false);
     // A process that starts does not wait for another's migration where there is nothing to do.
-    let needed = is_needed(&mut handle).await.map_err(|e| store_error(None, e))?;
+    let needed = match is_needed(&mut handle).await {
+        // It may not even look: the attempt tells which right it lacks.
+        Err(error) if code(&error) == "42501" => true,
+        needed => needed.map_err(|e| store_error(None, e))?,
+    };
     handle.start_over();
     if !needed {
         handle.give_back();
         return Ok(());
     }
     let mut conn = handle.detach();
-    let migrated = apply(&mut conn).await.map_err(|e| store_error(None, e));
+    let migrated = match apply(&mut conn).await {
+        Err(error) if code(&error) == "42501" => Err(refused(&mut conn, error).await),
+        other => other.map_err(|e| store_error(None, e)),
+    };
     let closed = conn.close().await;
     migrated?;
     closed.map_err(|e| store_error(None, e))
+}
+
+/// Which right the role lacks; `error` itself, where that cannot be asked.
+async fn refused(conn: &mut PgConnection, error: sqlx::Error) -> Error {
+    let asked = sqlx::query_as::<_, (String, String, Option<bool>)>(
+        "SELECT current_user::text, current_database()::text,
+                has_schema_privilege(to_regnamespace('idem'), 'USAGE')
+                    AND has_schema_privilege(to_regnamespace('idem'), 'CREATE')",
+    );
+    let Ok((role, database, may_create)) = asked.persistent(false).fetch_one(conn).await else {
+        return store_error(None, error);
+    };
+    let problem = match may_create {
+        None => {
+            let grant = format!("CREATE ON DATABASE {}", quoted(&database));
+            no_rights(role, "create the schema idem", &grant)
+        }
+        Some(false) => no_rights(role, "create tables in the schema idem", "USAGE, CREATE ON SCHEMA idem"),
+        Some(true) => no_rights(role, "write idem.migration", "SELECT, INSERT ON idem.migration"),
+    };
+    Error::Schema { problem }
 }
 
 async fn is_needed(conn: &mut PgHandle) -> Result<bool, sqlx::Error> {

@@ -177,3 +177,30 @@ async fn a_unique_key_that_is_no_key_is_refused() {
         assert!(r.is_err(), "{index}: {claimed:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_without_the_right_to_it_says_which_right() {
+    let db = Db::bare().await;
+    db.execute("DROP ROLE IF EXISTS \"idem \"\"plain\"; CREATE ROLE \"idem \"\"plain\"").await;
+    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1).after_connect(|conn, _| {
+        Box::pin(async { sqlx::raw_sql("SET ROLE \"idem \"\"plain\"").execute(conn).await.map(drop) })
+    });
+    let plain = PgStore::new(pool.connect_lazy(db.url()).expect("a valid url"));
+    for (have, grant) in [
+        ("SELECT", "GRANT CREATE ON DATABASE"),
+        ("CREATE SCHEMA idem", "GRANT USAGE, CREATE ON SCHEMA idem TO \"idem \"\"plain\""),
+        (
+            "CREATE TABLE idem.migration (
+                version int PRIMARY KEY, min_compatible int NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())",
+            "GRANT SELECT, INSERT ON idem.migration",
+        ),
+    ] {
+        db.execute(have).await;
+        let error = plain.migrate().await.expect_err("refused");
+        assert!(matches!(error, Error::Schema { .. }) && error.to_string().contains(grant), "{error}");
+        let grant = error.to_string();
+        db.execute(&grant[grant.find("GRANT").expect("the statement")..]).await;
+    }
+    plain.migrate().await.expect("what it said to run was enough");
+    db.execute("DROP OWNED BY \"idem \"\"plain\"; DROP ROLE \"idem \"\"plain\"").await;
+}
