@@ -1,9 +1,12 @@
 //! What a handler asks a store for, and the one decision about a record that is already there. [`Claim::judge`] is
 //! pure, and every store calls it, so that all paths and all databases answer alike.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::fingerprint::{Comparison, Fingerprint};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::outbox::Generation;
 use crate::{Error, Identity, Record};
 
 /// How far ahead of the database's clock an event may claim to have occurred.
@@ -86,6 +89,8 @@ pub struct Claim {
     pub(crate) strict_fingerprints: bool,
     pub(crate) pass_horizon: bool,
     pub(crate) run_again: bool,
+    /// Under which a person has it run.
+    pub(crate) label: Option<Arc<str>>,
 }
 
 impl Claim {
@@ -102,6 +107,7 @@ impl Claim {
             strict_fingerprints: false,
             pass_horizon: false,
             run_again: false,
+            label: None,
         }
     }
 
@@ -168,6 +174,22 @@ impl Claim {
         match (self.older, self.occurred_at) {
             (Older::Refuse, None) => None,
             _ => self.remember.duration(),
+        }
+    }
+
+    /// Which of the runs that its identity may have it is, if it began at this time by the database's clock.
+    ///
+    /// A record that is forgotten may make room for another run, which is not this one repeated: its effects are others.
+    /// It begins more than `remember` later, so it falls into another period of that length.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn generation(&self, claimed_at: SystemTime) -> Generation {
+        match (&self.label, self.identity_kept_for()) {
+            (Some(label), _) => Generation::Label(label.clone()),
+            (None, None) => Generation::Only,
+            (None, Some(remember)) => {
+                let since_1970 = claimed_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                Generation::Period(since_1970.as_micros() / remember.as_micros().max(1))
+            }
         }
     }
 
@@ -388,6 +410,25 @@ mod tests {
         record.outcome = Some("null".to_owned());
         record.outcome_until = Some(now());
         assert_eq!(claim.judge(&record, now()).expect("nothing is left"), Judgement::Replay);
+    }
+
+    #[test]
+    fn a_run_repeated_is_of_one_generation_and_a_run_after_expiry_is_of_another() {
+        // C43b: a second run begins after `now + remember` of the first, strictly.
+        let start = SystemTime::UNIX_EPOCH + 1_000 * HOUR;
+        let claim = claim().with_older(Older::Run);
+        assert_eq!(claim.generation(start), claim.generation(start + HOUR - TICK));
+        for offset in [Duration::ZERO, TICK, HOUR / 2, HOUR - TICK] {
+            let first = start + offset;
+            assert_ne!(claim.generation(first), claim.generation(first + HOUR + TICK));
+        }
+        let for_ever = Claim::new(claim.identity.clone());
+        assert_eq!(for_ever.generation(start), Generation::Only);
+        // `refuse`: the same message never runs twice, but another one may come under the key once the record is swept.
+        let refusing = self::claim().with_occurred_at(start);
+        assert_ne!(refusing.generation(start), refusing.generation(start + HOUR + TICK));
+        let forced = Claim { label: Some("restore".into()), ..for_ever };
+        assert_eq!(forced.generation(start), Generation::Label("restore".into()));
     }
 
     #[test]

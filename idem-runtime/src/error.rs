@@ -4,6 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::Identity;
+use crate::outbox::EffectKey;
 use crate::registry::OperationInfo;
 
 /// The source of a [`Error::Store`] error, as the store's driver gave it.
@@ -104,6 +105,32 @@ pub enum Error {
         identity: Identity,
         /// What is wrong with it.
         reason: String,
+    },
+
+    /// An effect cannot be staged (too large, or it cannot be serialized and read back), so the run was rolled back.
+    #[error("{identity}: the effect `{effect}` cannot be staged, and the run was rolled back: {reason}")]
+    EffectRejected {
+        /// Whose effect.
+        identity: Identity,
+        /// Its name.
+        effect: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// There is an effect with this key already, so the run was rolled back: it would not have been sent. Its identity ran
+    /// before, and the record of that run is gone.
+    #[error(
+        "{identity}: the effect `{effect}` was staged before, under the key {effect_key}; the run was rolled back. Its record \
+         is gone while its effect is not: if it is to happen again, run it under an override"
+    )]
+    EffectKeyTaken {
+        /// Whose effect.
+        identity: Identity,
+        /// Its name.
+        effect: &'static str,
+        /// The key that is taken.
+        effect_key: EffectKey,
     },
 
     /// The body ended or aborted its transaction (raw `COMMIT` or `ROLLBACK`, or an SQL error that it swallowed), so
@@ -263,6 +290,8 @@ impl Error {
             | Self::FingerprintChanged { identity }
             | Self::OutcomeUnreadable { identity, .. }
             | Self::OutcomeRejected { identity, .. }
+            | Self::EffectRejected { identity, .. }
+            | Self::EffectKeyTaken { identity, .. }
             | Self::TransactionEnded { identity, .. }
             | Self::Nested { identity, .. }
             | Self::Busy { identity, .. }

@@ -64,7 +64,6 @@ mod macro_support;
 mod nesting;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod options;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod outbox;
 mod outcome;
 mod overriding;
@@ -91,7 +90,6 @@ pub use fingerprint::{Comparison, Fingerprint, FingerprintBuilder};
 pub use idem_macros::{Scope, idempotent};
 pub use identity::Identity;
 pub use nesting::Inside;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use outbox::{Effect, EffectKey};
 pub use outcome::{Outcome, decode, encode};
 pub use overriding::Override;

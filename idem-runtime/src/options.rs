@@ -2,14 +2,16 @@
 //! to a claim before a database is asked.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use crate::flight::{Boarded, Flights, Seat};
 use crate::nesting::{StoreId, enclosing};
+use crate::outbox::Staging;
 use crate::recorded::Recorded;
+use crate::tx::{Backend, Open};
 use crate::{Claim, Error, Identity, Judgement, Override, Record};
 
 /// Shared by the clones of one store, but for the options, which each clone may change.
@@ -18,10 +20,13 @@ pub(crate) struct Core {
     pub(crate) id: StoreId,
     pub(crate) flights: Arc<Flights>,
     pub(crate) recorded: Arc<Recorded>,
+    /// Wakes the workers of this process when effects were committed.
+    pub(crate) staged: Arc<Notify>,
     /// Set once the start-up check has passed.
     pub(crate) checked: Arc<OnceCell<()>>,
     pub(crate) claim_wait: Duration,
     pub(crate) max_outcome_bytes: usize,
+    pub(crate) max_effect_bytes: usize,
     pub(crate) strict_fingerprints: bool,
     pub(crate) overriding: Option<Override>,
 }
@@ -32,9 +37,11 @@ impl Core {
             id: StoreId::unique(),
             flights: Arc::default(),
             recorded: Arc::new(Recorded::none()),
+            staged: Arc::default(),
             checked: Arc::default(),
             claim_wait: Duration::from_secs(10),
             max_outcome_bytes: 1 << 20,
+            max_effect_bytes: 256 << 10,
             strict_fingerprints: false,
             overriding: None,
         }
@@ -53,6 +60,7 @@ impl Core {
         if let Some(decision) = &self.overriding {
             claim.pass_horizon = decision.pass_horizon;
             claim.run_again = decision.run_again;
+            claim.label = Some(decision.label().into());
             tracing::info!(
                 operation = claim.identity.operation(),
                 scope = claim.identity.scope(),
@@ -98,8 +106,28 @@ impl Core {
         }
     }
 
+    /// What a run that has just begun may stage.
+    pub(crate) fn staging(&self, claim: &Claim, claimed_at: SystemTime) -> Staging {
+        Staging::new(claim.generation(claimed_at), self.max_effect_bytes)
+    }
+
+    /// Whether a run may be completed with this outcome, as far as can be known without asking the database.
+    pub(crate) fn may_complete<DB: Backend>(&self, open: &Open<DB>, outcome: &str) -> Result<(), Error> {
+        self.check_outcome(&open.identity, outcome)?;
+        open.check_intact()?;
+        open.staging.check(&open.identity)
+    }
+
+    /// Tells who waits for it that a run has been committed.
+    pub(crate) fn completed(&self, identity: &Identity, staging: &Staging) {
+        self.recorded.note(identity);
+        if staging.has_staged() {
+            self.staged.notify_waiters();
+        }
+    }
+
     /// Refuses an outcome that is larger than the store's limit, or is no JSON.
-    pub(crate) fn check_outcome(&self, identity: &Identity, outcome: &str) -> Result<(), Error> {
+    fn check_outcome(&self, identity: &Identity, outcome: &str) -> Result<(), Error> {
         let limit = self.max_outcome_bytes;
         let reason = if outcome.len() > limit {
             let bytes = outcome.len();
@@ -113,6 +141,14 @@ impl Core {
         };
         Err(Error::OutcomeRejected { identity: identity.clone(), reason })
     }
+}
+
+/// When an identity was taken, by the database's clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken {
+    pub(crate) now: SystemTime,
+    /// When its transaction began, which is what the record says.
+    pub(crate) claimed_at: SystemTime,
 }
 
 /// What to do after [`Core::board`].
@@ -140,6 +176,14 @@ macro_rules! common_options {
         #[must_use]
         pub fn with_max_outcome_bytes(mut self, bytes: usize) -> Self {
             self.core.max_outcome_bytes = bytes;
+            self
+        }
+
+        /// The largest effect that may be staged, in bytes. Default: 256 KiB. A larger one is
+        /// [`Error::EffectRejected`](crate::Error::EffectRejected), and the run is rolled back.
+        #[must_use]
+        pub fn with_max_effect_bytes(mut self, bytes: usize) -> Self {
+            self.core.max_effect_bytes = bytes;
             self
         }
 

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::flight::Seat;
 use crate::nesting::StoreId;
+use crate::outbox::Staging;
 use crate::shield::in_runtime;
 use crate::{Error, Identity, Transaction};
 
@@ -19,6 +20,8 @@ pub trait Backend: sealed::Sealed {}
 
 pub(crate) mod sealed {
     use std::future::Future;
+
+    use crate::outbox::Staged;
 
     /// What a transaction needs of its database.
     pub trait Sealed: sqlx::Database + Sized {
@@ -29,6 +32,12 @@ pub(crate) mod sealed {
         fn savepoint(
             conn: &mut Self::Connection,
         ) -> impl Future<Output = Result<(), sqlx::Error>> + Send + '_;
+
+        /// Writes a row of the outbox; false if its key is taken.
+        fn stage(
+            handle: &mut Self::Handle,
+            staged: Staged<'_>,
+        ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
         /// `ROLLBACK` in bounded time; where that fails the connection is closed, which rolls back too.
         fn roll_back(handle: Self::Handle) -> impl Future<Output = Result<(), sqlx::Error>> + Send + 'static;
@@ -60,6 +69,7 @@ pub(crate) struct Open<DB: Backend> {
     pub(crate) store: StoreId,
     /// Keeps duplicates of this process waiting.
     pub(crate) seat: Option<Seat>,
+    pub(crate) staging: Staging,
     /// It is not known whether a savepoint was committed.
     in_doubt: bool,
 }
@@ -71,13 +81,21 @@ impl<DB: Backend> Open<DB> {
         token: Uuid,
         store: StoreId,
         seat: Option<Seat>,
+        staging: Staging,
     ) -> Self {
-        Self { handle, identity, token, store, seat, in_doubt: false }
+        Self { handle, identity, token, store, seat, staging, in_doubt: false }
     }
 
     /// Whether what the body did is still one open transaction, as far as can be known without asking.
     pub(crate) fn is_intact(&self) -> bool {
         !self.in_doubt && self.handle.is_in_transaction()
+    }
+
+    pub(crate) fn check_intact(&self) -> Result<(), Error> {
+        if self.is_intact() {
+            return Ok(());
+        }
+        Err(Error::TransactionEnded { identity: self.identity.clone(), source: None })
     }
 
     /// Rolls back, and lets the next duplicate go on only after that.
@@ -99,11 +117,11 @@ impl<DB: Backend> Tx<DB> {
         self.open.take().expect("it is taken once, by value")
     }
 
-    fn open(&self) -> &Open<DB> {
+    pub(crate) fn open(&self) -> &Open<DB> {
         self.open.as_ref().expect("it is taken only by value")
     }
 
-    fn open_mut(&mut self) -> &mut Open<DB> {
+    pub(crate) fn open_mut(&mut self) -> &mut Open<DB> {
         self.open.as_mut().expect("it is taken only by value")
     }
 
@@ -120,10 +138,8 @@ impl<DB: Backend> Tx<DB> {
     /// # Errors
     /// [`Error::Store`] with what the database said; [`Error::TransactionEnded`] if the transaction has gone.
     pub async fn begin(&mut self) -> Result<Savepoint<'_, DB>, Error> {
-        if !self.open().is_intact() {
-            return Err(self.ended());
-        }
         let open = self.open_mut();
+        open.check_intact()?;
         DB::savepoint(&mut open.handle)
             .await
             .map_err(|e| Error::store(Some(&open.identity), DB::is_retryable(&e), e))?;

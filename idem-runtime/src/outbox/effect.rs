@@ -2,6 +2,7 @@
 //! and of nothing else, so that a run which is repeated after a lost commit stages the same effects again.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -51,10 +52,10 @@ pub struct EffectKey(String);
 pub(crate) enum Generation {
     /// A second run is impossible.
     Only,
-    /// By how many times `remember` the run began after 1970: two runs of one identity are further apart than that.
+    /// So many times `remember` after 1970 it began: two runs of one identity are further apart than one of them.
     Period(u128),
     /// A person had it run, under this label.
-    Label(String),
+    Label(Arc<str>),
 }
 
 impl EffectKey {
@@ -186,8 +187,8 @@ mod tests {
                 Generation::Only,
                 Generation::Period(0),
                 Generation::Period(1),
-                Generation::Label(String::new()),
-                Generation::Label("0".to_owned()),
+                Generation::Label("".into()),
+                Generation::Label("0".into()),
             ] {
                 for effect in ["mail", "mail2", "m"] {
                     for ordinal in [0, 1, 256] {

@@ -2,7 +2,7 @@
 //! does not see what was committed while it waited. The claim wait is one deadline over all of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use sqlx::{Database, Postgres, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager;
@@ -13,7 +13,7 @@ use super::connection::{PgHandle, code, server_error};
 use super::record::{self, Stored};
 use super::{PgStore, PgTx, store_error};
 use crate::flight::{Seat, Seen};
-use crate::options::Boarding;
+use crate::options::{Boarding, Taken};
 use crate::tx::Open;
 use crate::{Claim, Claimed, Concurrent, Error, Identity, Judgement, Record};
 
@@ -54,8 +54,7 @@ pub(super) enum Ready {
 
 /// How one transaction of the claim ended.
 enum Round {
-    /// At this time by the database's clock.
-    Taken(PgHandle, SystemTime),
+    Taken(PgHandle, Taken),
     Recorded(Box<Judged>),
     /// The record no longer counts: to be taken over.
     Expired(PgHandle, Box<Stored>),
@@ -113,13 +112,14 @@ impl PgStore {
             let round = tokio::time::timeout_at(deadline + LATER, round).await;
             let round = round.unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())));
             handle = match round.map_err(|e| store_error(Some(identity), e))? {
-                Round::Taken(handle, now) => {
-                    if let Err(error) = claim.judge_absent(now) {
+                Round::Taken(handle, taken) => {
+                    if let Err(error) = claim.judge_absent(taken.now) {
                         handle.give_back();
                         return Err(error);
                     }
                     seat.as_ref().map(Seat::running);
-                    let open = Open::new(handle, identity.clone(), token, self.core.id, seat);
+                    let staging = self.core.staging(&claim, taken.claimed_at);
+                    let open = Open::new(handle, identity.clone(), token, self.core.id, seat, staging);
                     return Ok(Claimed::Fresh(PgTx::new(open)));
                 }
                 Round::Recorded(judged) => {
@@ -186,7 +186,7 @@ impl PgStore {
         let found = self.write_or_read(&mut handle, claim, token, over.as_deref(), lock, last).await;
         asked.answered();
         match found {
-            Ok(Found::Taken(now)) => Ok(Round::Taken(handle, now)),
+            Ok(Found::Taken(taken)) => Ok(Round::Taken(handle, taken)),
             Ok(Found::Recorded(stored)) => {
                 match Judgement::unless_taken_over(claim.judge(&stored.record, stored.now)) {
                     None => {
@@ -256,7 +256,7 @@ impl PgStore {
             Concurrent::Reject => REJECT_WAIT,
         });
         match self.write(handle, claim, token, over, wait).await {
-            Ok(Some(now)) => Ok(Found::Taken(now)),
+            Ok(Some(taken)) => Ok(Found::Taken(taken)),
             Ok(None) if over.is_some() => Ok(Found::Nothing),
             Ok(None) => {
                 let stored = record::read(handle, &claim.identity).await?;
@@ -301,8 +301,7 @@ impl Drop for Asked<'_> {
 }
 
 enum Found {
-    /// At this time by the database's clock.
-    Taken(SystemTime),
+    Taken(Taken),
     Recorded(Stored),
     /// The first run is still going on.
     InProgress,

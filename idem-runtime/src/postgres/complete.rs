@@ -28,21 +28,17 @@ const OUTCOME: &str = "UPDATE idem.inbox SET outcome = $3, processed_at = clock_
 
 impl PgStore {
     pub(super) async fn finish(self, mut open: Open<Postgres>, outcome: String) -> Result<(), Error> {
-        if let Err(error) = self.core.check_outcome(&open.identity, &outcome) {
+        if let Err(error) = self.core.may_complete(&open, &outcome) {
             return roll_back(open, error).await;
         }
         let ended = |source: Option<sqlx::Error>, identity: &Identity| Error::TransactionEnded {
             identity: identity.clone(),
             source: source.map(BoxError::from),
         };
-        if !open.is_intact() {
-            let error = ended(None, &open.identity);
-            return roll_back(open, error).await;
-        }
         let mut committing = false;
         let error = match self.in_time(write_and_commit(&mut open, outcome, &mut committing)).await {
             Ok(true) => {
-                self.core.recorded.note(&open.identity);
+                self.core.completed(&open.identity, &open.staging);
                 open.handle.give_back();
                 return Ok(());
             }

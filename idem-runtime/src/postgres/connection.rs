@@ -14,6 +14,8 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 
 use super::record::Tid;
+use super::stage;
+use crate::outbox::Staged;
 use crate::shield::in_runtime;
 use crate::tx::{Backend, sealed::Sealed};
 
@@ -94,6 +96,10 @@ impl Sealed for Postgres {
 
     async fn savepoint(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         Forgotten(Some(Box::pin(Manager::begin(conn, None)))).await
+    }
+
+    async fn stage(handle: &mut PgHandle, staged: Staged<'_>) -> Result<bool, sqlx::Error> {
+        stage::stage(handle, staged).await
     }
 
     async fn roll_back(mut handle: PgHandle) -> Result<(), sqlx::Error> {

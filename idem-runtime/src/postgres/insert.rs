@@ -2,7 +2,7 @@
 //! run that is going on, and gives the session's own setting back with the row. It is prepared, since a statement that is
 //! sent as text is planned on each call.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use sqlx::error::BoxDynError;
 use sqlx::postgres::PgArguments;
@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::PgStore;
 use super::connection::PgHandle;
 use super::record::{Micros, Stored};
+use crate::options::Taken;
 use crate::time::{duration_micros, from_micros, to_micros};
 use crate::{Claim, Fingerprint};
 
@@ -37,7 +38,7 @@ macro_rules! claim {
                     THEN $8::text END, true) IS NOT NULL
              ON CONFLICT (operation, scope, key) DO ",
             $on_conflict,
-            " RETURNING clock_timestamp(), ctid,
+            " RETURNING clock_timestamp(), ctid, claimed_at,
                 set_config('lock_timeout', current_setting('idem.lock_timeout'), true),
                 CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' OR extract(epoch FROM
                         current_setting('idle_in_transaction_session_timeout')::interval) * 1000 > $9::text::int
@@ -63,8 +64,8 @@ const TAKE_OVER: &str = claim!(
 );
 
 impl PgStore {
-    /// Inserts the identity, or takes over the record `over`, after `wait` at most for each lock. Answers the
-    /// database's clock if that succeeded. Nothing in its transaction may have set the lock timeout: it takes the one
+    /// Inserts the identity, or takes over the record `over`, after `wait` at most for each lock. Answers when, if that
+    /// succeeded. Nothing in its transaction may have set the lock timeout: it takes the one
     /// that it finds for the session's own.
     pub(super) async fn write(
         &self,
@@ -73,7 +74,7 @@ impl PgStore {
         token: Uuid,
         over: Option<&Stored>,
         wait: Duration,
-    ) -> Result<Option<SystemTime>, sqlx::Error> {
+    ) -> Result<Option<Taken>, sqlx::Error> {
         let arguments = self.arguments(claim, token, over, wait).map_err(sqlx::Error::Encode)?;
         let statement = match (over, claim.occurred_at) {
             (Some(_), _) => TAKE_OVER,
@@ -84,8 +85,8 @@ impl PgStore {
         let row = query.persistent(handle.persistent).fetch_optional(&mut **handle).await?;
         let Some(row) = row else { return Ok(None) };
         handle.row = Some(row.try_get(1)?);
-        let Micros(now) = row.try_get(0)?;
-        Ok(Some(from_micros(now)))
+        let (Micros(now), Micros(claimed_at)) = (row.try_get(0)?, row.try_get(2)?);
+        Ok(Some(Taken { now: from_micros(now), claimed_at: from_micros(claimed_at) }))
     }
 
     fn arguments(

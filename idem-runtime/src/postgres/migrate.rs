@@ -17,10 +17,12 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    min_compatible: 1,
-    sql: "
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, min_compatible: 1, sql: INBOX },
+    Migration { version: 2, min_compatible: 1, sql: OUTBOX },
+];
+
+const INBOX: &str = "
 CREATE TABLE idem.inbox (
     operation     text COLLATE \"C\" NOT NULL,
     scope         text COLLATE \"C\" NOT NULL,
@@ -36,8 +38,81 @@ CREATE TABLE idem.inbox (
 ) WITH (fillfactor = 70);
 CREATE INDEX ON idem.inbox (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX ON idem.inbox (outcome_until) WHERE outcome_until IS NOT NULL;
-",
-}];
+";
+
+/// Finished rows are in no index but those of the keys. What changes at a lease and at an attempt is in none, so that
+/// both are updates in place.
+const OUTBOX: &str = "
+CREATE TABLE idem.outbox (
+    id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    effect           text COLLATE \"C\" NOT NULL,
+    content_type     text NOT NULL,
+    payload          bytea NOT NULL,
+    effect_key       text COLLATE \"C\" NOT NULL UNIQUE,
+    operation        text COLLATE \"C\" NOT NULL,
+    scope            text COLLATE \"C\" NOT NULL,
+    key              text COLLATE \"C\" NOT NULL,
+    order_key        text COLLATE \"C\",
+    order_no         bigint,
+    state            text COLLATE \"C\" NOT NULL DEFAULT 'pending'
+        CHECK (state IN ('pending', 'accepted', 'review', 'delivered', 'rejected', 'abandoned')),
+    maybe_sent       boolean NOT NULL DEFAULT false,
+    attempts         int NOT NULL DEFAULT 0,
+    crashes          int NOT NULL DEFAULT 0,
+    first_attempt_at timestamptz,
+    due_at           timestamptz NOT NULL,
+    lease_until      timestamptz,
+    lease_token      uuid,
+    last_deadline    timestamptz,
+    window_closed    boolean NOT NULL DEFAULT false,
+    version          bigint NOT NULL DEFAULT 0,
+    reference        text,
+    last_error       text,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    finished_at      timestamptz
+) WITH (fillfactor = 70);
+CREATE INDEX outbox_due ON idem.outbox (effect, due_at) WHERE state IN ('pending', 'accepted');
+CREATE INDEX outbox_order ON idem.outbox (effect, scope, order_key, order_no)
+    WHERE order_key IS NOT NULL AND state IN ('pending', 'accepted', 'review');
+CREATE INDEX outbox_review ON idem.outbox (id) WHERE state = 'review';
+CREATE TABLE idem.outbox_attempt (
+    outbox_id   bigint NOT NULL REFERENCES idem.outbox ON DELETE CASCADE,
+    lease_token uuid NOT NULL,
+    attempt     int NOT NULL,
+    started_at  timestamptz NOT NULL,
+    deadline    timestamptz NOT NULL,
+    ended_at    timestamptz,
+    result      text,
+    detail      text,
+    PRIMARY KEY (outbox_id, lease_token)
+) WITH (fillfactor = 70);
+CREATE TABLE idem.order_head (
+    effect    text COLLATE \"C\" NOT NULL,
+    scope     text COLLATE \"C\" NOT NULL,
+    order_key text COLLATE \"C\" NOT NULL,
+    last      bigint NOT NULL,
+    PRIMARY KEY (effect, scope, order_key)
+) WITH (fillfactor = 70);
+CREATE TABLE idem.review_log (
+    id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    outbox_id bigint NOT NULL,
+    version   bigint NOT NULL,
+    decision  text NOT NULL,
+    by        text NOT NULL,
+    note      text NOT NULL,
+    at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    won       boolean NOT NULL
+);
+CREATE INDEX ON idem.review_log (outbox_id);
+CREATE TABLE idem.provider (
+    effect       text COLLATE \"C\" NOT NULL,
+    worker       uuid NOT NULL,
+    seen_at      timestamptz NOT NULL,
+    paused_until timestamptz,
+    error        text,
+    PRIMARY KEY (effect, worker)
+);
+";
 
 /// The version that this library writes.
 pub(super) const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;

@@ -9,6 +9,7 @@ mod connection;
 mod insert;
 mod migrate;
 mod record;
+mod stage;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

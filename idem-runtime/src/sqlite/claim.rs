@@ -2,7 +2,7 @@
 //! ends. A record that this process knows of, or that is there while another body has the writer, is read on a reader:
 //! an answer does not wait for the bodies of other keys. The claim wait is one deadline over all of it.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use sqlx::Row;
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use super::connection::{BUSY, SqliteHandle, primary_code};
 use super::record::{self, Stored, now};
 use super::{SqliteStore, SqliteTx, busy, store_error};
 use crate::flight::{Seat, Seen};
-use crate::options::Boarding;
+use crate::options::{Boarding, Taken};
 use crate::time::{duration_micros, from_micros, to_micros};
 use crate::tx::{Open, sealed::Sealed};
 use crate::{Claim, Claimed, Error, Identity, Judgement, Record};
@@ -135,14 +135,15 @@ impl SqliteStore {
         handle.begin(deadline).await.map_err(failed)?;
         let token = Uuid::new_v4();
         match write_or_read(&mut handle, &claim, token).await {
-            Ok(Found::Taken(now)) => {
-                let judged = claim.judge_absent(now);
+            Ok(Found::Taken(taken)) => {
+                let judged = claim.judge_absent(taken.now);
                 if let Err(error) = judged {
                     roll_back(handle).await;
                     return Err(error);
                 }
                 seat.as_ref().map(Seat::running);
-                let open = Open::new(handle, identity.clone(), token, self.core.id, seat);
+                let staging = self.core.staging(&claim, taken.claimed_at);
+                let open = Open::new(handle, identity.clone(), token, self.core.id, seat, staging);
                 Ok(Claimed::Fresh(SqliteTx::new(open)))
             }
             Ok(Found::Recorded(stored, verdict)) => {
@@ -173,22 +174,21 @@ enum WriterOrRecord {
 }
 
 enum Found {
-    /// At this time by the database's clock.
-    Taken(SystemTime),
+    Taken(Taken),
     Recorded(Box<Stored>, Result<(), Error>),
 }
 
 async fn write_or_read(handle: &mut SqliteHandle, claim: &Claim, token: Uuid) -> Result<Found, sqlx::Error> {
-    if let Some(now) = write(handle, claim, token, None).await? {
-        return Ok(Found::Taken(now));
+    if let Some(taken) = write(handle, claim, token, None).await? {
+        return Ok(Found::Taken(taken));
     }
     // Nobody else can write meanwhile, so what refused the insert is there, and stays as it is.
     let stored = record::read(handle, &claim.identity).await?.ok_or(sqlx::Error::RowNotFound)?;
     if let Some(verdict) = judge(claim, &stored) {
         return Ok(Found::Recorded(Box::new(stored), verdict));
     }
-    let now = write(handle, claim, token, Some(&stored)).await?.ok_or(sqlx::Error::RowNotFound)?;
-    Ok(Found::Taken(now))
+    let taken = write(handle, claim, token, Some(&stored)).await?.ok_or(sqlx::Error::RowNotFound)?;
+    Ok(Found::Taken(taken))
 }
 
 /// What a record that stays means for this claim; `None` for one that is taken over.
@@ -210,13 +210,13 @@ async fn roll_back(handle: SqliteHandle) {
     }
 }
 
-/// Inserts the identity, or takes over the record `over`. Answers the database's clock if that succeeded.
+/// Inserts the identity, or takes over the record `over`. Answers when, if that succeeded.
 async fn write(
     handle: &mut SqliteHandle,
     claim: &Claim,
     token: Uuid,
     over: Option<&Stored>,
-) -> Result<Option<SystemTime>, sqlx::Error> {
+) -> Result<Option<Taken>, sqlx::Error> {
     let query = sqlx::query(if over.is_some() { TAKE_OVER } else { INSERT })
         .bind(claim.identity.operation())
         .bind(claim.identity.scope())
@@ -231,5 +231,8 @@ async fn write(
         None => query,
     };
     let row = query.fetch_optional(&mut **handle).await?;
-    row.map(|row| row.try_get(0).map(from_micros)).transpose()
+    let Some(row) = row else { return Ok(None) };
+    // The statement's one clock: that of the record too.
+    let now = from_micros(row.try_get(0)?);
+    Ok(Some(Taken { now, claimed_at: now }))
 }

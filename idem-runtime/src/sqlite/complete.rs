@@ -12,11 +12,7 @@ use crate::{BoxError, Error};
 
 impl SqliteStore {
     pub(super) async fn finish(self, mut open: Open<Sqlite>, outcome: String) -> Result<(), Error> {
-        if let Err(error) = self.core.check_outcome(&open.identity, &outcome) {
-            return roll_back(open, error).await;
-        }
-        if !open.is_intact() {
-            let error = Error::TransactionEnded { identity: open.identity.clone(), source: None };
+        if let Err(error) = self.core.may_complete(&open, &outcome) {
             return roll_back(open, error).await;
         }
         match write_outcome(&mut open, &outcome).await {
@@ -38,7 +34,7 @@ impl SqliteStore {
         }
         match open.handle.commit().await {
             Ok(()) => {
-                self.core.recorded.note(&open.identity);
+                self.core.completed(&open.identity, &open.staging);
                 Ok(())
             }
             // A deferred constraint: refused, and still open.

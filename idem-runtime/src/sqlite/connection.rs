@@ -14,6 +14,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
+use super::stage;
+use crate::outbox::Staged;
 use crate::shield::in_runtime;
 use crate::tx::{Backend, sealed::Sealed};
 
@@ -165,6 +167,10 @@ impl Sealed for Sqlite {
     /// The worker thread rolls a savepoint back whose caller has gone.
     async fn savepoint(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         Manager::begin(conn, None).await
+    }
+
+    async fn stage(handle: &mut SqliteHandle, staged: Staged<'_>) -> Result<bool, sqlx::Error> {
+        stage::stage(handle, staged).await
     }
 
     async fn roll_back(mut handle: SqliteHandle) -> Result<(), sqlx::Error> {

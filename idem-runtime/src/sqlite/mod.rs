@@ -7,6 +7,7 @@ mod complete;
 mod connection;
 mod migrate;
 mod record;
+mod stage;
 
 use std::path::Path;
 use std::sync::Arc;
