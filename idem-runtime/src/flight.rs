@@ -30,6 +30,8 @@ struct Flight {
     turn: Arc<tokio::sync::Mutex<Option<Seen>>>,
     /// Whether the leader runs a body (and does not merely ask the database).
     running: AtomicBool,
+    /// Whether the leader asks the database (and does not merely wait for a connection).
+    asking: AtomicBool,
     started: Notify,
 }
 
@@ -61,6 +63,8 @@ pub(crate) enum Boarded {
     Landed(Seen),
     /// The first run goes on, and the wait is over (or was not wanted).
     InProgress,
+    /// The wait is over, and the one before has not even asked the database.
+    Busy,
 }
 
 impl Flights {
@@ -95,6 +99,7 @@ impl Flights {
             Err(_) => tokio::time::timeout_at(deadline, turn).await,
         };
         match turn {
+            Err(_) if !flight.asking.load(Ordering::Acquire) => Boarded::Busy,
             Err(_) | Ok(None) => Boarded::InProgress,
             Ok(Some(turn)) => match &*turn {
                 Some(seen) => Boarded::Landed(seen.clone()),
@@ -129,8 +134,14 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
+    /// The database is asked, which waits while another process runs the body.
+    pub(crate) fn asking(&self) {
+        self.ticket.flight.asking.store(true, Ordering::Release);
+    }
+
     /// The claim is fresh: a body runs from now on.
     pub(crate) fn running(&self) {
+        self.asking();
         self.ticket.flight.running.store(true, Ordering::Release);
         self.ticket.flight.started.notify_waiters();
     }
@@ -145,6 +156,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.ticket.flight.running.store(false, Ordering::Release);
+        self.ticket.flight.asking.store(false, Ordering::Release);
     }
 }
 

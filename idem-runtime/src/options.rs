@@ -87,6 +87,7 @@ impl Core {
             Boarded::InProgress => {
                 Err(Error::InProgress { identity: claim.identity.clone(), waited: started.elapsed() })
             }
+            Boarded::Busy => Err(Error::Busy { identity: claim.identity.clone(), waited: started.elapsed() }),
             Boarded::Landed(seen) => Ok(match claim.judge(&seen.record, seen.now())? {
                 Judgement::Replay => Boarding::Done(seen.record),
                 Judgement::TakeOver => Boarding::Go(None),

@@ -26,6 +26,8 @@ mod postgres {
     mod checks;
     #[path = "postgres/commit_doubt.rs"]
     mod commit_doubt;
+    #[path = "postgres/environment.rs"]
+    mod environment;
     #[path = "postgres/misbehave.rs"]
     mod misbehave;
     #[path = "postgres/overload.rs"]
@@ -60,6 +62,8 @@ mod sqlite {
     mod storm;
     mod transaction;
 
+    #[path = "sqlite/environment.rs"]
+    mod environment;
     #[path = "sqlite/misbehave.rs"]
     mod misbehave;
     #[path = "sqlite/overload.rs"]

@@ -25,6 +25,9 @@ const BEGIN: &str = "BEGIN";
 /// wait yet. It costs a claim 2 %, and so goes only where there is a reason.
 const BEGIN_WITH_LOCK: &str = "BEGIN; LOCK TABLE idem.inbox IN ROW EXCLUSIVE MODE NOWAIT";
 
+/// Likewise for what only reads.
+const BEGIN_TO_LOOK: &str = "BEGIN; LOCK TABLE idem.inbox IN ACCESS SHARE MODE NOWAIT";
+
 /// How long to wait before a table that is locked (a migration, a vacuum) is tried again.
 const TABLE_LOCKED: Duration = Duration::from_millis(20);
 
@@ -60,12 +63,35 @@ enum Round {
     Expired(PgHandle, Box<Stored>),
     /// The first run is still going on.
     InProgress,
+    /// A turn of the wait for the key is over.
+    Waited(PgHandle),
     /// Nothing has happened, and the next round may succeed.
-    Again(PgHandle),
+    Again(PgHandle, sqlx::Error),
     /// Likewise, if it comes a little later.
     Later(PgHandle, sqlx::Error),
     /// It waited for the key or for the table: the next round takes the table's lock first.
     Unclear(PgHandle),
+    /// A record that was likely to be there is not.
+    Unknown(PgHandle),
+}
+
+/// What a round does.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Only look for the record.
+    look: bool,
+    /// Take the table's lock first.
+    lock: bool,
+}
+
+impl Plan {
+    fn begin(self) -> &'static str {
+        match (self.look, self.lock) {
+            (_, false) => BEGIN,
+            (true, true) => BEGIN_TO_LOOK,
+            (false, true) => BEGIN_WITH_LOCK,
+        }
+    }
 }
 
 /// A record that stays, and what it means for this claim.
@@ -104,9 +130,13 @@ impl PgStore {
         let in_progress = || Error::InProgress { identity: identity.clone(), waited: started.elapsed() };
         let token = Uuid::new_v4();
         let mut over = None;
-        let mut lock = self.shared.unanswered.load(Ordering::Relaxed);
+        let mut plan = Plan {
+            look: self.core.recorded.is_likely(identity),
+            lock: self.shared.unanswered.load(Ordering::Relaxed),
+        };
+        seat.as_ref().map(Seat::asking);
         loop {
-            let round = self.round(handle, &claim, token, over.take(), lock, deadline);
+            let round = self.round(handle, &claim, token, over.take(), plan, deadline);
             // A server that does not answer in time is given up with its connection. It waits for no key then: it
             // would have said so.
             let round = tokio::time::timeout_at(deadline + LATER, round).await;
@@ -133,20 +163,25 @@ impl PgStore {
                 }
                 Round::Expired(handle, stored) => {
                     over = Some(stored);
+                    plan.look = false;
                     handle
                 }
                 Round::InProgress => return Err(in_progress()),
                 Round::Unclear(handle) => {
-                    lock = true;
+                    plan.lock = true;
                     handle
                 }
-                Round::Again(_) if Instant::now() >= deadline => return Err(in_progress()),
-                Round::Again(handle) => {
+                Round::Unknown(handle) => {
+                    plan.look = false;
+                    handle
+                }
+                Round::Waited(_) if Instant::now() >= deadline => return Err(in_progress()),
+                Round::Again(_, error) | Round::Later(_, error) if Instant::now() >= deadline => {
+                    return Err(store_error(Some(identity), error));
+                }
+                Round::Waited(handle) | Round::Again(handle, _) => {
                     tokio::time::sleep(PAUSE).await;
                     handle
-                }
-                Round::Later(_, error) if Instant::now() >= deadline => {
-                    return Err(store_error(Some(identity), error));
                 }
                 Round::Later(handle, _) => {
                     tokio::time::sleep(TABLE_LOCKED).await;
@@ -163,27 +198,30 @@ impl PgStore {
         claim: &Claim,
         token: Uuid,
         over: Option<Box<Stored>>,
-        lock: bool,
+        plan: Plan,
         last: Instant,
     ) -> Result<Round, sqlx::Error> {
-        let begin = if lock { BEGIN_WITH_LOCK } else { BEGIN };
-        if let Err(error) = Manager::begin(&mut handle, Some(begin.into_sql_str())).await {
+        if let Err(error) = Manager::begin(&mut handle, Some(plan.begin().into_sql_str())).await {
             if server_error(&error).is_none() {
                 return Err(error);
             }
             // sqlx does not count a transaction that failed to begin.
             sqlx::raw_sql("ROLLBACK").execute(&mut *handle).await?;
-            if code(&error) == "55P03" {
-                return Ok(Round::Later(handle, error));
-            }
-            handle.give_back();
-            return Err(error);
+            return match code(&error) {
+                "55P03" => Ok(Round::Later(handle, error)),
+                // Of somebody else, who gave it back to the pool as it was; it is rolled back by now.
+                "25P02" => Ok(Round::Again(handle, error)),
+                _ => {
+                    handle.give_back();
+                    Err(error)
+                }
+            };
         }
-        if lock {
+        if plan.lock {
             self.shared.unanswered.store(false, Ordering::Relaxed);
         }
         let asked = Asked { unanswered: &self.shared.unanswered, answered: false };
-        let found = self.write_or_read(&mut handle, claim, token, over.as_deref(), lock, last).await;
+        let found = self.write_or_read(&mut handle, claim, token, over.as_deref(), plan, last).await;
         asked.answered();
         match found {
             Ok(Found::Taken(taken)) => Ok(Round::Taken(handle, taken)),
@@ -200,9 +238,19 @@ impl PgStore {
                     }
                 }
             }
+            Ok(Found::Unknown) => {
+                handle.start_over();
+                Ok(Round::Unknown(handle))
+            }
+            Ok(Found::Waited) => {
+                handle.start_over();
+                Ok(Round::Waited(handle))
+            }
             Ok(Found::Nothing) => {
                 handle.start_over();
-                Ok(Round::Again(handle))
+                let message =
+                    "the record was neither written nor found: does a trigger or a policy refuse it?";
+                Ok(Round::Again(handle, sqlx::Error::Protocol(message.to_owned())))
             }
             Ok(Found::Unclear) => {
                 handle.start_over();
@@ -216,18 +264,16 @@ impl PgStore {
                 // Serialization failure, deadlock, a unique index that is being rebuilt: nothing has happened.
                 "40001" | "40P01" | "23505" => {
                     handle.start_over();
-                    Ok(Round::Again(handle))
+                    Ok(Round::Again(handle, error))
                 }
                 // The session's own limit of a statement, which is not the claim's; or a person's order.
                 "57014" => {
                     handle.start_over();
-                    let limit = sqlx::query_scalar("SELECT current_setting('statement_timeout')");
-                    let limit: String = limit.fetch_one(&mut *handle).await?;
-                    if limit == "0" {
+                    if !has_statement_timeout(&mut handle).await? {
                         handle.give_back();
                         return Err(error);
                     }
-                    Ok(Round::Again(handle))
+                    Ok(if plan.lock { Round::Waited(handle) } else { Round::Unclear(handle) })
                 }
                 // What a body left in the session may be the cause.
                 _ => Err(error),
@@ -241,14 +287,19 @@ impl PgStore {
         claim: &Claim,
         token: Uuid,
         over: Option<&Stored>,
-        locked: bool,
+        plan: Plan,
         last: Instant,
     ) -> Result<Found, sqlx::Error> {
-        if over.is_none()
-            && self.core.recorded.is_likely(&claim.identity)
-            && let Some(stored) = record::read(handle, &claim.identity).await?
-        {
-            return Ok(Found::Recorded(stored));
+        if plan.look {
+            match record::read(handle, &claim.identity).await {
+                Ok(Some(stored)) => return Ok(Found::Recorded(stored)),
+                // The lock that lets it write is another one.
+                Ok(None) if plan.lock => return Ok(Found::Unknown),
+                Ok(None) => {}
+                // By the session's own limit.
+                Err(error) if code(&error) == "55P03" && !plan.lock => return Ok(Found::Unclear),
+                Err(error) => return Err(error),
+            }
         }
         let started = Instant::now();
         let wait = last.saturating_duration_since(started).min(match claim.concurrent {
@@ -262,11 +313,11 @@ impl PgStore {
                 let stored = record::read(handle, &claim.identity).await?;
                 Ok(stored.map_or(Found::Nothing, Found::Recorded))
             }
-            Err(error) if code(&error) == "55P03" && !locked => Ok(Found::Unclear),
+            Err(error) if code(&error) == "55P03" && !plan.lock => Ok(Found::Unclear),
             // Our bound of the wait. The table's lock is held since `BEGIN`, so it was for the key.
             Err(error) if code(&error) == "55P03" && started.elapsed() + CLOCK_SLACK >= wait => {
                 let goes_on = claim.concurrent == Concurrent::Wait && Instant::now() < last;
-                Ok(if goes_on { Found::Nothing } else { Found::InProgress })
+                Ok(if goes_on { Found::Waited } else { Found::InProgress })
             }
             Err(error) => Err(error),
         }
@@ -307,6 +358,19 @@ enum Found {
     InProgress,
     /// A lock was waited for, which may have been the table's.
     Unclear,
-    /// The record was taken over or swept meanwhile, or a turn of the wait is over.
+    /// A turn of the wait for the key is over.
+    Waited,
+    /// There is none, and the next round writes it.
+    Unknown,
+    /// The record was taken over or swept meanwhile.
     Nothing,
+}
+
+/// In a transaction of its own, as everything that is prepared.
+async fn has_statement_timeout(handle: &mut PgHandle) -> Result<bool, sqlx::Error> {
+    handle.begin_to_read().await?;
+    let limit = sqlx::query_scalar("SELECT current_setting('statement_timeout')");
+    let limit: String = limit.persistent(handle.persistent).fetch_one(&mut **handle).await?;
+    handle.start_over();
+    Ok(limit != "0")
 }

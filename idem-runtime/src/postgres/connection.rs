@@ -13,7 +13,6 @@ use sqlx::{AssertSqlSafe, Connection as _, Database, PgConnection, Postgres, Sql
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 
-use super::record::Tid;
 use super::stage;
 use crate::outbox::Staged;
 use crate::shield::in_runtime;
@@ -32,7 +31,7 @@ pub struct PgHandle {
     /// Whether the store's statements stay prepared in the session.
     pub(super) persistent: bool,
     /// Where the record is that its transaction wrote.
-    pub(super) row: Option<Tid>,
+    pub(super) row: Option<String>,
     runtime: Handle,
 }
 
@@ -118,10 +117,10 @@ impl Sealed for Postgres {
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => true,
             // By class of SQLSTATE: connection, authorization (a password that is being changed), rollback,
             // resources, intervention, system; a lock not available; a standby after a failover; a session that was
-            // ended because it was idle; a prepared statement that the session has lost.
+            // ended because it was idle, or its transaction long; a prepared statement that the session has lost.
             sqlx::Error::Database(e) => e.code().is_some_and(|code| {
                 ["08", "28", "40", "53", "57", "58"].iter().any(|class| code.starts_with(class))
-                    || matches!(&*code, "55P03" | "25006" | "25P03" | "26000")
+                    || matches!(&*code, "55P03" | "25006" | "25P03" | "25P04" | "26000")
             }),
             _ => false,
         }

@@ -17,6 +17,9 @@ use crate::options::Taken;
 use crate::time::{duration_micros, from_micros, to_micros};
 use crate::{Claim, Fingerprint};
 
+/// What Postgres takes at most, in milliseconds.
+const LONGEST_TIMEOUT: u128 = i32::MAX as u128;
+
 /// Inserts the identity, or does what the last argument says with the record that is there; what is kept is counted
 /// from the first.
 ///
@@ -38,7 +41,7 @@ macro_rules! claim {
                     THEN $8::text END, true) IS NOT NULL
              ON CONFLICT (operation, scope, key) DO ",
             $on_conflict,
-            " RETURNING clock_timestamp(), ctid, claimed_at,
+            " RETURNING clock_timestamp(), ctid::text, claimed_at,
                 set_config('lock_timeout', current_setting('idem.lock_timeout'), true),
                 CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' OR extract(epoch FROM
                         current_setting('idle_in_transaction_session_timeout')::interval) * 1000 > $9::text::int
@@ -96,7 +99,9 @@ impl PgStore {
         over: Option<&Stored>,
         wait: Duration,
     ) -> Result<PgArguments, BoxDynError> {
-        let millis = |duration: Duration| duration.as_millis().clamp(1, i32::MAX as u128).to_string();
+        let millis = |duration: Duration| duration.as_millis().clamp(1, LONGEST_TIMEOUT).to_string();
+        // Zero is none, as it is in Postgres; the longest one is as good.
+        let idle_timeout = if self.idle_timeout.is_zero() { Duration::MAX } else { self.idle_timeout };
         let mut arguments = PgArguments::default();
         arguments.reserve(12, 512);
         arguments.add(claim.identity.operation())?;
@@ -107,7 +112,7 @@ impl PgStore {
         arguments.add(claim.outcome_kept_for().map(interval))?;
         arguments.add(claim.identity_kept_for().map(interval))?;
         arguments.add(millis(wait))?;
-        arguments.add(millis(self.idle_timeout))?;
+        arguments.add(millis(idle_timeout))?;
         arguments.add(!self.session_commit)?;
         if over.is_some() || claim.occurred_at.is_some() {
             arguments.add(claim.occurred_at.map(|at| Micros(to_micros(at))))?;

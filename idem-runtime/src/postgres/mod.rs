@@ -128,7 +128,7 @@ impl PgStore {
     common_options!();
 
     /// How long the transaction may be idle before the server ends it, so that a client that vanished frees its key.
-    /// Default: 60 s. A shorter `idle_in_transaction_session_timeout` of the session stays.
+    /// Default: 60 s; zero: never. A shorter `idle_in_transaction_session_timeout` of the session stays.
     #[must_use]
     pub fn with_idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;

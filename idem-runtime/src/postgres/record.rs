@@ -1,4 +1,4 @@
-//! Reading the record of an identity, with whose run it is and the database's clock; and the three types of Postgres that
+//! Reading the record of an identity, with whose run it is and the database's clock; and the two types of Postgres that
 //! this takes, without the features of sqlx that would bring them.
 
 use std::time::SystemTime;
@@ -68,8 +68,8 @@ impl Encode<'_, Postgres> for Micros {
 
 impl Decode<'_, Postgres> for Micros {
     fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
-        // Everything here is prepared, and so it comes in binary.
-        Ok(Self(i64::from_be_bytes(value.as_bytes()?.try_into()?) + EPOCH))
+        // Everything here is prepared, and so it comes in binary. `infinity` is the largest number.
+        Ok(Self(i64::from_be_bytes(value.as_bytes()?.try_into()?).saturating_add(EPOCH)))
     }
 }
 
@@ -85,27 +85,5 @@ impl Type<Postgres> for JsonText {
 impl Encode<'_, Postgres> for JsonText {
     fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
         <&str as Encode<Postgres>>::encode_by_ref(&self.0.as_str(), buffer)
-    }
-}
-
-/// Where a row version is in its table, as it is on the wire.
-#[derive(Clone, Copy)]
-pub(super) struct Tid([u8; 6]);
-
-impl Type<Postgres> for Tid {
-    fn type_info() -> PgTypeInfo {
-        PgTypeInfo::with_oid(Oid(27))
-    }
-}
-
-impl Encode<'_, Postgres> for Tid {
-    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
-        <&[u8] as Encode<Postgres>>::encode_by_ref(&self.0.as_slice(), buffer)
-    }
-}
-
-impl Decode<'_, Postgres> for Tid {
-    fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
-        Ok(Self(value.as_bytes()?.try_into()?))
     }
 }

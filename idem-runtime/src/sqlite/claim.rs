@@ -8,7 +8,7 @@ use sqlx::Row;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::connection::{BUSY, SqliteHandle, primary_code};
+use super::connection::{BUSY, PAUSE, SqliteHandle, primary_code};
 use super::record::{self, Stored, now};
 use super::{SqliteStore, SqliteTx, busy, store_error};
 use crate::flight::{Seat, Seen};
@@ -55,6 +55,9 @@ const TAKE_OVER: &str = concat!(
 /// How long a claim waits for the writer before it looks whether there is a record that this process does not know of.
 const LOOK_AFTER: Duration = Duration::from_millis(20);
 
+/// How long it waits for a reader where it could ask the writer.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// A claim that has come to its turn.
 pub(super) enum Ready {
     Done(Record),
@@ -75,13 +78,10 @@ impl SqliteStore {
             Boarding::Done(record) => return Ok(Ready::Done(record)),
             Boarding::Go(seat) => seat,
         };
-        if self.core.recorded.is_likely(identity) {
-            let read = tokio::time::timeout_at(deadline, self.read(identity));
-            if let Some(stored) = read.await.map_err(in_time)??
-                && let Some(verdict) = judge(claim, &stored)
-            {
-                return self.done(stored, verdict, seat).map(Ready::Done);
-            }
+        if self.core.recorded.is_likely(identity)
+            && let Ok(Some(judged)) = tokio::time::timeout(LOOK, self.look(claim)).await
+        {
+            return self.done(judged, seat).map(Ready::Done);
         }
         let failed = |e| failed(identity, started, e);
         let handle = match self.writer.try_acquire().await.map_err(failed)? {
@@ -90,10 +90,7 @@ impl SqliteStore {
                 let waited = tokio::time::timeout_at(deadline, self.writer_or_record(claim)).await;
                 match waited.map_err(in_time)? {
                     Ok(WriterOrRecord::Writer(handle)) => handle,
-                    Ok(WriterOrRecord::Record(judged)) => {
-                        let (stored, verdict) = *judged;
-                        return self.done(stored, verdict, seat).map(Ready::Done);
-                    }
+                    Ok(WriterOrRecord::Record(judged)) => return self.done(*judged, seat).map(Ready::Done),
                     Err(error) => return Err(failed(error)),
                 }
             }
@@ -107,19 +104,27 @@ impl SqliteStore {
         tokio::pin!(acquire);
         let look = async {
             tokio::time::sleep(LOOK_AFTER).await;
-            let mut reader = self.readers.acquire().await?;
-            record::read(&mut reader, &claim.identity).await
+            self.look(claim).await
         };
         tokio::select! {
             biased;
             handle = &mut acquire => return handle.map(WriterOrRecord::Writer),
-            found = look => if let Some(stored) = found?
-                && let Some(verdict) = judge(claim, &stored)
-            {
-                return Ok(WriterOrRecord::Record(Box::new((stored, verdict))));
+            judged = look => if let Some(judged) = judged {
+                return Ok(WriterOrRecord::Record(Box::new(judged)));
             },
         }
         acquire.await.map(WriterOrRecord::Writer)
+    }
+
+    /// A record that stays, on a reader. Where that fails there is the writer, which tells why.
+    async fn look(&self, claim: &Claim) -> Option<Judged> {
+        match self.read(&claim.identity).await {
+            Ok(stored) => stored.and_then(|stored| judge(claim, stored).ok()),
+            Err(error) => {
+                tracing::debug!(identity = %claim.identity, %error, "the record could not be read on a reader");
+                None
+            }
+        }
     }
 
     pub(super) async fn take(
@@ -132,7 +137,16 @@ impl SqliteStore {
         let started = Instant::now();
         let identity = &claim.identity;
         let failed = |e| failed(identity, started, e);
-        handle.begin(deadline).await.map_err(failed)?;
+        while !handle.try_begin().await.map_err(failed)? {
+            // Another process has the file, and what is recorded can be read all the same.
+            if let Ok(Some(judged)) = tokio::time::timeout(LOOK, self.look(&claim)).await {
+                return self.done(judged, seat).map(Claimed::Done);
+            }
+            if Instant::now() >= deadline {
+                return Err(busy(identity, started));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
         let token = Uuid::new_v4();
         match write_or_read(&mut handle, &claim, token).await {
             Ok(Found::Taken(taken)) => {
@@ -146,9 +160,9 @@ impl SqliteStore {
                 let open = Open::new(handle, identity.clone(), token, self.core.id, seat, staging);
                 Ok(Claimed::Fresh(SqliteTx::new(open)))
             }
-            Ok(Found::Recorded(stored, verdict)) => {
+            Ok(Found::Recorded(judged)) => {
                 roll_back(handle).await;
-                self.done(*stored, verdict, seat).map(Claimed::Done)
+                self.done(*judged, seat).map(Claimed::Done)
             }
             Err(error) => {
                 roll_back(handle).await;
@@ -158,7 +172,8 @@ impl SqliteStore {
     }
 
     /// Answers with the record, and for all who wait for it.
-    fn done(&self, stored: Stored, verdict: Result<(), Error>, seat: Option<Seat>) -> Result<Record, Error> {
+    fn done(&self, judged: Judged, seat: Option<Seat>) -> Result<Record, Error> {
+        let Judged { stored, verdict } = judged;
         self.core.recorded.note(&stored.record.identity);
         if let Some(seat) = seat {
             seat.landed(Seen::new(stored.record.clone(), stored.now));
@@ -167,15 +182,21 @@ impl SqliteStore {
     }
 }
 
+/// A record that stays, and what it means for this claim.
+struct Judged {
+    stored: Stored,
+    verdict: Result<(), Error>,
+}
+
 /// What came first.
 enum WriterOrRecord {
     Writer(SqliteHandle),
-    Record(Box<(Stored, Result<(), Error>)>),
+    Record(Box<Judged>),
 }
 
 enum Found {
     Taken(Taken),
-    Recorded(Box<Stored>, Result<(), Error>),
+    Recorded(Box<Judged>),
 }
 
 async fn write_or_read(handle: &mut SqliteHandle, claim: &Claim, token: Uuid) -> Result<Found, sqlx::Error> {
@@ -184,16 +205,20 @@ async fn write_or_read(handle: &mut SqliteHandle, claim: &Claim, token: Uuid) ->
     }
     // Nobody else can write meanwhile, so what refused the insert is there, and stays as it is.
     let stored = record::read(handle, &claim.identity).await?.ok_or(sqlx::Error::RowNotFound)?;
-    if let Some(verdict) = judge(claim, &stored) {
-        return Ok(Found::Recorded(Box::new(stored), verdict));
-    }
+    let stored = match judge(claim, stored) {
+        Ok(judged) => return Ok(Found::Recorded(Box::new(judged))),
+        Err(stored) => stored,
+    };
     let taken = write(handle, claim, token, Some(&stored)).await?.ok_or(sqlx::Error::RowNotFound)?;
     Ok(Found::Taken(taken))
 }
 
-/// What a record that stays means for this claim; `None` for one that is taken over.
-fn judge(claim: &Claim, stored: &Stored) -> Option<Result<(), Error>> {
-    Judgement::unless_taken_over(claim.judge(&stored.record, stored.now))
+/// `Err` for a record that is taken over.
+fn judge(claim: &Claim, stored: Stored) -> Result<Judged, Box<Stored>> {
+    match Judgement::unless_taken_over(claim.judge(&stored.record, stored.now)) {
+        Some(verdict) => Ok(Judged { stored, verdict }),
+        None => Err(Box::new(stored)),
+    }
 }
 
 fn failed(identity: &Identity, started: Instant, error: sqlx::Error) -> Error {

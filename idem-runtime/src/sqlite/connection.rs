@@ -27,7 +27,7 @@ const ROLLBACK_WAIT: Duration = Duration::from_secs(2);
 /// How long one `BEGIN` waits for another process; a claim begins again until its wait is over.
 const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 250";
 /// For how long nothing waits between two.
-const PAUSE: Duration = Duration::from_millis(2);
+pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
 /// Primary result codes (<https://sqlite.org/rescode.html>); an extended code has its primary one in the low byte.
 pub(super) const BUSY: i32 = 5;
@@ -95,21 +95,31 @@ pub struct SqliteHandle {
 }
 
 impl SqliteHandle {
-    /// `BEGIN IMMEDIATE`, waiting for other processes until `deadline`, in turns: the thread of a claim whose caller
-    /// has gone is stuck in the last one.
+    /// `BEGIN IMMEDIATE`, waiting for other processes until `deadline`.
     pub(super) async fn begin(&mut self, deadline: Instant) -> Result<(), sqlx::Error> {
-        loop {
-            let begun = Manager::begin(self, Some("BEGIN IMMEDIATE".into_sql_str())).await;
-            // Refused by SQLite itself, there is nothing to roll back, and the connection is fine.
-            let refused = begun.as_ref().is_err_and(|e| e.as_database_error().is_some());
-            self.settled = refused && !self.is_in_transaction();
-            match begun {
-                Err(error) if primary_code(&error) == BUSY && self.settled && Instant::now() < deadline => {
-                    self.settled = false;
-                    tokio::time::sleep(PAUSE).await;
-                }
-                begun => return begun,
+        while !self.try_begin().await? {
+            if Instant::now() >= deadline {
+                return Err(sqlx::Error::Io(std::io::Error::other(
+                    "another process holds the database file",
+                )));
             }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// One turn of it; false where another process still has the file. The thread of a claim whose caller has gone is
+    /// stuck in the last one.
+    pub(super) async fn try_begin(&mut self) -> Result<bool, sqlx::Error> {
+        self.settled = false;
+        let begun = Manager::begin(self, Some("BEGIN IMMEDIATE".into_sql_str())).await;
+        // Refused by SQLite itself, there is nothing to roll back, and the connection is fine.
+        let refused = begun.as_ref().is_err_and(|e| e.as_database_error().is_some());
+        self.settled = refused && !self.is_in_transaction();
+        match begun {
+            Ok(()) => Ok(true),
+            Err(error) if primary_code(&error) == BUSY && self.settled => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

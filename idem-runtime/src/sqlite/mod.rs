@@ -66,7 +66,8 @@ impl SqliteStore {
         Self::connect(SqliteConnectOptions::new().filename(path).create_if_missing(true)).await
     }
 
-    /// With options of yours. Journal mode, `synchronous` and `foreign_keys` are set as the store needs them.
+    /// With options of yours. Journal mode, `synchronous`, `foreign_keys` and a shared cache (none) are set as the store
+    /// needs them.
     ///
     /// # Errors
     /// [`Error::Store`]: the file cannot be opened. [`Error::Schema`]: a database in memory (its connections would
@@ -77,6 +78,9 @@ impl SqliteStore {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
+            // Readers would see what is not committed, or be refused while a body runs.
+            .shared_cache(false)
+            .pragma("read_uncommitted", "OFF")
             .busy_timeout(OPEN_WAIT);
         let readers = SqlitePoolOptions::new()
             .max_connections(4)
