@@ -12,6 +12,7 @@ mod expand;
 mod fingerprint;
 #[cfg(test)]
 mod golden;
+mod options;
 mod recover;
 mod signature;
 mod slot;
