@@ -1,7 +1,7 @@
 //! The options of the attribute as they were written, each with what its value must look like by itself.
 
 use syn::parse::{Parse, ParseStream, Parser};
-use syn::{Expr, Ident, Lit, LitStr, Path, Token};
+use syn::{Expr, Ident, Lit, LitStr, Path};
 
 use crate::duration::Kept;
 use crate::errors::Errors;
@@ -166,7 +166,7 @@ fn constant(input: ParseStream<'_>) -> syn::Result<Scope> {
 
 /// A string literal is a template, everything else an expression. A `macro_rules!` fragment arrives in a group that
 /// cannot be seen.
-fn text_or_expression(input: ParseStream<'_>) -> syn::Result<Result<LitStr, Expr>> {
+pub(crate) fn text_or_expression(input: ParseStream<'_>) -> syn::Result<Result<LitStr, Expr>> {
     let mut expression: Expr = input.parse()?;
     while let Expr::Group(group) = expression {
         expression = *group.expr;

@@ -159,6 +159,30 @@ impl<T: Never + ?Sized> KeyPart<Nothing> for T {
     }
 }
 
+/// A value in the order key of an effect.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a part of an order key",
+    label = "a part of an order key must implement `Display`",
+    note = "an `Option` has no text: where its absence means that any order will do, write `impl Effect`, and `None` for it in its `order_key`",
+    note = "for a type of your own implement `Display`, or name a field of it that has it"
+)]
+pub trait OrderPart<M> {
+    /// Its text.
+    fn text(&self) -> String;
+}
+
+impl<T: Display + ?Sized> OrderPart<Itself> for T {
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl<T: Never + ?Sized> OrderPart<Nothing> for T {
+    fn text(&self) -> String {
+        String::new()
+    }
+}
+
 /// The event's own time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a point in time",
