@@ -33,11 +33,8 @@ where
 impl<A, M> crate::renamed::Effect for Payout<A, M>
 where
     A: Account,
-    A: crate::renamed::__private::Serialize + crate::renamed::__private::DeserializeOwned
-        + crate::renamed::__private::Send + crate::renamed::__private::Sync + 'static,
-    A::Id: crate::renamed::__private::Serialize
-        + crate::renamed::__private::DeserializeOwned + crate::renamed::__private::Send
-        + crate::renamed::__private::Sync + 'static,
+    A: crate::renamed::__private::Payload,
+    A::Id: crate::renamed::__private::Payload,
     M: crate::renamed::__private::Send + crate::renamed::__private::Sync + 'static,
 {
     const NAME: &'static crate::renamed::__private::Str = "payout";

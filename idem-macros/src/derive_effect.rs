@@ -183,16 +183,14 @@ fn implementation(input: &DeriveInput, krate: &Path, name: &str, order: Option<&
 }
 
 /// Input: `<T, M>`, where a field has the type `T` and none but a `PhantomData` mentions `M`.
-/// Output: `T: Serialize + DeserializeOwned + Send + Sync + 'static, M: Send + Sync + 'static`: with the same choice as
-/// that of serde's derives, rustc can prove that the whole type is what an effect must be.
+/// Output: `T: Payload, M: Send + Sync + 'static`, where a `Payload` is `Serialize` and `DeserializeOwned` too: the same
+/// choice as that of serde's derives, so that rustc can prove that the whole type is what an effect must be.
 fn bounded(input: &DeriveInput, private: &TokenStream) -> Generics {
     let mut generics = input.generics.clone();
     let mut stored = Stored { generics: &input.generics, types: Vec::new() };
     stored.visit_data(&input.data);
     for ty in &stored.types {
-        generics.make_where_clause().predicates.push(syn::parse_quote! {
-            #ty: #private::Serialize + #private::DeserializeOwned + #private::Send + #private::Sync + 'static
-        });
+        generics.make_where_clause().predicates.push(syn::parse_quote!(#ty: #private::Payload));
     }
     for parameter in input.generics.type_params().map(|parameter| &parameter.ident) {
         if !stored.types.iter().any(|ty| ty.path.is_ident(parameter)) {

@@ -9,12 +9,14 @@ use std::fmt::Display;
 use std::pin::Pin;
 use std::time::SystemTime;
 
+use serde::Serialize;
+
 use crate::{
     Claim, Claimed, Error, Fingerprint, FingerprintBuilder, Identity, Inside, Record, Scope, Store,
     Transaction, Verified,
 };
 
-pub use bounds::{Answer, EventTime, HandlerError, HandlerResult, KeyPart, OrderPart, Stored};
+pub use bounds::{Answer, EventTime, HandlerError, HandlerResult, KeyPart, OrderPart, Payload, Stored};
 pub use template::Template;
 
 pub use core::marker::{Send, Sync};
@@ -27,9 +29,6 @@ pub use std::result::Result;
 pub use std::string::String;
 
 pub use inventory;
-// Hidden by themselves, so that rustc calls them by the names that an author knows.
-#[doc(hidden)]
-pub use serde::{Serialize, de::DeserializeOwned};
 
 type Call<'a, O> = Pin<Box<dyn Future<Output = Result<O, Error>> + Send + 'a>>;
 

@@ -183,6 +183,12 @@ impl<T: Never + ?Sized> OrderPart<Nothing> for T {
     }
 }
 
+/// What a type must be that a field of a generic effect has from its parameters. It has a name of its own because
+/// serde's traits, exported here, would be called by their path in here wherever rustc speaks of them.
+pub trait Payload: Serialize + DeserializeOwned + Send + Sync + 'static {}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Payload for T {}
+
 /// The event's own time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a point in time",

@@ -47,7 +47,7 @@ pub mod handlers {
     pub trait Drop {}
     pub trait Display {}
     pub trait Serialize {}
-    pub trait DeserializeOwned {}
+    pub trait Payload {}
     pub fn drop() {}
     pub fn key() {}
     pub fn scope() {}
