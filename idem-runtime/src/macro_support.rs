@@ -9,8 +9,6 @@ use std::fmt::Display;
 use std::pin::Pin;
 use std::time::SystemTime;
 
-use serde::Serialize;
-
 use crate::{
     Claim, Claimed, Error, Fingerprint, FingerprintBuilder, Identity, Inside, Record, Scope, Store,
     Transaction, Verified,
@@ -29,6 +27,9 @@ pub use std::result::Result;
 pub use std::string::String;
 
 pub use inventory;
+// In a crate that names serde nowhere, rustc would call `Effect` sealed if serde's traits had no path there.
+pub use serde::Serialize;
+pub use serde::de::DeserializeOwned;
 
 type Call<'a, O> = Pin<Box<dyn Future<Output = Result<O, Error>> + Send + 'a>>;
 

@@ -183,8 +183,7 @@ impl<T: Never + ?Sized> OrderPart<Nothing> for T {
     }
 }
 
-/// What a type must be that a field of a generic effect has from its parameters. It has a name of its own because
-/// serde's traits, exported here, would be called by their path in here wherever rustc speaks of them.
+/// What a type parameter of an effect must be, or an associated type of one, where a field stores it.
 pub trait Payload: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Payload for T {}
