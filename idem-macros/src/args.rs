@@ -1,13 +1,12 @@
-//! The options of the attribute as they were written: `name = value` or `name(..)`, separated by commas. A faulty
-//! option is reported and left out, and the ones after it are still read.
+//! The options of the attribute as they were written, each with what its value must look like by itself.
 
-use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream, Parser};
-use syn::{Expr, Ident, Lit, LitStr, Path, Token};
+use syn::{Expr, Ident, Lit, LitStr, Path};
 
 use crate::duration::Kept;
-use crate::errors::{Errors, did_you_mean};
+use crate::errors::Errors;
 use crate::fingerprint::Fingerprint;
+use crate::options::{self, recover, string, value, word};
 use crate::slot::Slot;
 use crate::template::{Part, Template};
 
@@ -68,21 +67,12 @@ pub(crate) enum Concurrent {
 impl Args {
     pub(crate) fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Self {
         let mut args = Self::default();
-        let options = |input: ParseStream<'_>| {
-            while !input.is_empty() {
-                args.option(input, errors);
-                if !input.is_empty() && input.parse::<Token![,]>().is_err() {
-                    errors.at(input.span(), "expected `,` between two options");
-                    if !input.peek(Ident::peek_any) {
-                        skip_to_comma(input);
-                        let _ = input.parse::<Option<Token![,]>>();
-                    }
-                }
-            }
+        let parser = |input: ParseStream<'_>| {
+            options::read(input, &NAMES, errors, |name, input, errors| args.option(name, input, errors));
             Ok(())
         };
         // The closure reports its errors itself and never returns one.
-        let _: syn::Result<()> = options.parse2(tokens);
+        let _: syn::Result<()> = parser.parse2(tokens);
         args
     }
 
@@ -91,98 +81,35 @@ impl Args {
         self.krate.as_ref().cloned().unwrap_or_else(|| syn::parse_quote!(::idem_runtime))
     }
 
-    fn option(&mut self, input: ParseStream<'_>, errors: &mut Errors) {
-        let name = match input.call(Ident::parse_any) {
-            Ok(name) => name,
-            Err(error) => {
-                errors.at(error.span(), format!("expected an option: {}", NAMES.join(", ")));
-                return skip_to_comma(input);
-            }
-        };
+    /// Reads the value of the option `name`, if there is one of that name.
+    fn option(&mut self, name: &Ident, input: ParseStream<'_>, errors: &mut Errors) -> bool {
         match name.to_string().as_str() {
-            "operation" => self.operation.set(&name, value(&name, input, operation), errors),
-            "key" => self.key.set(&name, value(&name, input, Key::parse), errors),
-            "scope" => self.scope.set(&name, value(&name, input, Scope::parse), errors),
-            "fingerprint" => self.fingerprint.set(&name, recover(input, Fingerprint::parse), errors),
-            "retain" => self.retain.set(&name, value(&name, input, Kept::parse), errors),
-            "remember" => self.remember.set(&name, value(&name, input, Kept::parse), errors),
-            "occurred_at" => self.occurred_at.set(&name, value(&name, input, Expr::parse), errors),
+            "operation" => self.operation.set(name, value(name, input, operation), errors),
+            "key" => self.key.set(name, value(name, input, Key::parse), errors),
+            "scope" => self.scope.set(name, value(name, input, Scope::parse), errors),
+            "fingerprint" => self.fingerprint.set(name, recover(input, Fingerprint::parse), errors),
+            "retain" => self.retain.set(name, value(name, input, Kept::parse), errors),
+            "remember" => self.remember.set(name, value(name, input, Kept::parse), errors),
+            "occurred_at" => self.occurred_at.set(name, value(name, input, Expr::parse), errors),
             "older" => self.older.set(
-                &name,
-                value(&name, input, |i| word(i, [("refuse", Older::Refuse), ("run", Older::Run)])),
+                name,
+                value(name, input, |i| word(i, [("refuse", Older::Refuse), ("run", Older::Run)])),
                 errors,
             ),
             "concurrent" => self.concurrent.set(
-                &name,
-                value(&name, input, |i| {
-                    word(i, [("wait", Concurrent::Wait), ("reject", Concurrent::Reject)])
-                }),
+                name,
+                value(name, input, |i| word(i, [("wait", Concurrent::Wait), ("reject", Concurrent::Reject)])),
                 errors,
             ),
-            "crate" => self.krate.set(&name, value(&name, input, Path::parse_mod_style), errors),
-            unknown => {
-                let hint = did_you_mean(unknown, NAMES);
-                errors.at(
-                    name.span(),
-                    format!("there is no option `{unknown}`{hint}; there are {}", NAMES.join(", ")),
-                );
-                skip_to_comma(input);
-            }
+            "crate" => self.krate.set(name, value(name, input, Path::parse_mod_style), errors),
+            _ => return false,
         }
+        true
     }
-}
-
-/// Reads `= value`.
-fn value<T>(
-    name: &Ident,
-    input: ParseStream<'_>,
-    parse: impl FnOnce(ParseStream<'_>) -> syn::Result<T>,
-) -> syn::Result<T> {
-    recover(input, |input| match input.parse::<Token![=]>() {
-        Ok(_) => parse(input),
-        Err(_) => Err(syn::Error::new(name.span(), format!("`{name}` needs a value: write `{name} = ..`"))),
-    })
-}
-
-/// Reads one option and leaves the input at the comma after it, also after a mistake.
-fn recover<T>(
-    input: ParseStream<'_>,
-    parse: impl FnOnce(ParseStream<'_>) -> syn::Result<T>,
-) -> syn::Result<T> {
-    let result = parse(input);
-    if result.is_err() {
-        skip_to_comma(input);
-    }
-    result
-}
-
-fn skip_to_comma(input: ParseStream<'_>) {
-    while !input.is_empty() && !input.peek(Token![,]) {
-        // A token tree can always be read from an input that is not empty.
-        let _ = input.parse::<proc_macro2::TokenTree>();
-    }
-}
-
-/// Reads one of a few words.
-fn word<T: Copy, const N: usize>(input: ParseStream<'_>, words: [(&str, T); N]) -> syn::Result<T> {
-    let expected = words.map(|(word, _)| format!("`{word}`")).join(" or ");
-    let given: Ident = input
-        .call(Ident::parse_any)
-        .map_err(|e| syn::Error::new(e.span(), format!("expected {expected}")))?;
-    let found = words.iter().find(|(word, _)| given == word).map(|(_, value)| *value);
-    found.ok_or_else(|| {
-        let hint = did_you_mean(&given.to_string(), words.map(|(word, _)| word));
-        syn::Error::new(given.span(), format!("expected {expected}{hint}"))
-    })
 }
 
 fn operation(input: ParseStream<'_>) -> syn::Result<LitStr> {
-    let name: LitStr = input.parse().map_err(|e| {
-        syn::Error::new(
-            e.span(),
-            "expected a string: the operation is a fixed name, such as \"invoice.approve\"",
-        )
-    })?;
+    let name = string(input, "the operation is a fixed name, such as \"invoice.approve\"")?;
     let text = name.value();
     let problem = match text.len() {
         0 => "the operation is empty: name the effect, such as \"invoice.approve\"".to_owned(),
@@ -221,12 +148,7 @@ fn constant(input: ParseStream<'_>) -> syn::Result<Scope> {
     input.parse::<Ident>()?;
     let content;
     syn::parenthesized!(content in input);
-    let text: LitStr = content.parse().map_err(|e| {
-        syn::Error::new(
-            e.span(),
-            "expected a string: a constant scope is a fixed text, `constant(\"billing\")`",
-        )
-    })?;
+    let text = string(&content, "a constant scope is a fixed text, `constant(\"billing\")`")?;
     if !content.is_empty() {
         return Err(content.error("a constant scope is one string"));
     }
@@ -244,7 +166,7 @@ fn constant(input: ParseStream<'_>) -> syn::Result<Scope> {
 
 /// A string literal is a template, everything else an expression. A `macro_rules!` fragment arrives in a group that
 /// cannot be seen.
-fn text_or_expression(input: ParseStream<'_>) -> syn::Result<Result<LitStr, Expr>> {
+pub(crate) fn text_or_expression(input: ParseStream<'_>) -> syn::Result<Result<LitStr, Expr>> {
     let mut expression: Expr = input.parse()?;
     while let Expr::Group(group) = expression {
         expression = *group.expr;

@@ -188,17 +188,18 @@ fn witness(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
 fn claim(handler: &Handler<'_>, private: &TokenStream) -> TokenStream {
     let Handler { krate, signature, .. } = handler;
     let operation = handler.operation.name();
+    let resolve = |root: &str, span| signature.resolve(root, span);
     let [scope_, key_, fingerprint_, occurred_at_, claim_] =
         ["scope", "key", "fingerprint", "occurred_at", "claim"].map(local);
     let scope = match &handler.scope {
         Scope::Expression(expression) => read("scope", expression, private),
-        Scope::Template(template) => template.expand(&operation, signature, private),
+        Scope::Template(template) => template.expand(&operation, resolve, private),
         Scope::Constant(text) => quote!(#private::constant(#text)),
         Scope::Global => quote!(#private::constant("global")),
     };
     let key = match &handler.key {
         Key::Expression(expression) => read("key", expression, private),
-        Key::Template(template) => template.expand(&operation, signature, private),
+        Key::Template(template) => template.expand(&operation, resolve, private),
     };
     let fingerprint = handler.fingerprint.expand(&operation, signature, private);
     let occurred_at = handler.occurred_at.as_ref().map(|expression| {

@@ -1,4 +1,4 @@
-//! The whole expansion of a few handlers, formatted, in `golden/<name>.expanded.rs` beside its source. After a change
+//! The whole expansion of a few handlers and effects, formatted, in `golden/<name>.expanded.rs` beside its source. After a change
 //! of the expansion: `GOLDEN=overwrite cargo test -p idem-macros`, and read what came out.
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn sources() -> Vec<PathBuf> {
     sources
 }
 
-/// Expands every `#[idempotent]` in a source file, and leaves the rest as it is.
+/// Expands every `#[idempotent]` and `#[derive(Effect)]` in a source file, and leaves the rest as it is.
 fn expand(source: &str) -> String {
     let file = syn::parse_file(source).expect("valid Rust");
     let items: TokenStream = file.items.into_iter().map(item).collect();
@@ -40,6 +40,11 @@ fn item(item: Item) -> TokenStream {
             });
             let (generics, ty) = (&block.generics, &block.self_ty);
             quote!(impl #generics #ty { #(#items)* })
+        }
+        Item::Struct(_) | Item::Enum(_) => {
+            let input = syn::parse_quote!(#item);
+            let effect = crate::derive_effect::derive(&input);
+            quote!(#item #effect)
         }
         other => other.to_token_stream(),
     }
@@ -65,7 +70,7 @@ fn expansions_are_as_they_were_read() {
         assert!(!expanded.contains("compile_error"), "{}: {expanded}", source.display());
         assert_eq!(expanded, expected, "{}", source.display());
     }
-    assert_eq!(sources().len(), 3);
+    assert_eq!(sources().len(), 4);
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! The `#[idempotent]` attribute and `#[derive(Scope)]` of `idem-runtime`, which re-exports both.
+//! The `#[idempotent]` attribute, `#[derive(Scope)]` and `#[derive(Effect)]` of `idem-runtime`, which re-exports them.
 //!
-//! Four stages: `args` and `signature` parse, `check` makes a model that can no longer be wrong, `expand` writes
+//! The attribute has four stages: `args` and `signature` parse, `check` makes a model that can no longer be wrong, `expand` writes
 //! the function. A mistake in any stage is reported together with all others, and a function is emitted all the same.
 
 mod args;
 mod check;
+mod derive_effect;
 mod derive_scope;
 mod duration;
 mod errors;
@@ -12,6 +13,7 @@ mod expand;
 mod fingerprint;
 #[cfg(test)]
 mod golden;
+mod options;
 mod recover;
 mod signature;
 mod slot;
@@ -186,6 +188,52 @@ pub fn idempotent(
 pub fn derive_scope(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);
     derive_scope::derive(&input).unwrap_or_else(|error| error.to_compile_error()).into()
+}
+
+/// Implements `Effect` for a struct or an enum: the name under which it is stored, and what puts it into an order.
+///
+/// The type is `Serialize` and `DeserializeOwned`: what is staged is sent later, perhaps by a later version of the
+/// program. Give a new field a default.
+///
+/// ```
+/// use idem_runtime::Effect;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize, Effect)]
+/// #[effect(name = "receipt.email", order = "{self.invoice}")]
+/// pub struct EmailReceipt { invoice: i64, to: String }
+///
+/// let receipt = EmailReceipt { invoice: 7, to: "a@example.com".to_owned() };
+/// assert_eq!(EmailReceipt::NAME, "receipt.email");
+/// assert_eq!(receipt.order_key().as_deref(), Some("7"));
+/// ```
+///
+/// # Options
+///
+/// | option | form | default |
+/// |---|---|---|
+/// | `name` | `name = "receipt.email"` | required |
+/// | `order` | `order = "{self.invoice}"` or `order = "{self.account.bank}/{self.account.number}"` | none |
+/// | `crate` | the path of `idem_runtime` | `::idem_runtime` |
+///
+/// **`name`**: the stable name, which is stored: with it, the type can be renamed. The worker finds the provider by it.
+/// At most 128 bytes, without control characters. All instances of a generic type share it, so that only one of them can
+/// have a provider.
+///
+/// **`order`**: effects of one name and scope whose order keys are equal are sent in the order in which their handlers
+/// committed, one after the other. Without it they are sent in any order. It is a template as in `#[idempotent]`, whose
+/// placeholders begin at `self`: a field (`{self.0}`, `{self.account.number}`) or the value itself (`{self}`), each
+/// `Display`. Different values never make the same key: with several placeholders each value is percent-encoded for `%`
+/// and for the characters between them. Unlike in a key, an **empty value** is a value: effects that have it are in one
+/// line. Where some effects are to be in no line at all, or where a template does not reach, as in most enums, write
+/// `impl Effect` and its `order_key`, with `None` for those.
+///
+/// A type parameter gets the bounds that an effect needs: `Send`, `Sync` and `'static`, and where a field stores it
+/// `Serialize` and `DeserializeOwned`, as with the derives of serde. An effect borrows nothing.
+#[proc_macro_derive(Effect, attributes(effect))]
+pub fn derive_effect(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(input as syn::DeriveInput);
+    derive_effect::derive(&input).into()
 }
 
 /// Input: the options and the function as written. Output: the generated function, or a `compile_error!` for each

@@ -1,6 +1,7 @@
 //! One place for the value of an option. Every option goes through [`Slot::set`], so that no check for a repeated
 //! option can be forgotten.
 
+use proc_macro2::Span;
 use syn::Ident;
 
 use crate::errors::Errors;
@@ -40,9 +41,14 @@ impl<T> Slot<T> {
 
     /// The value of an option that must be there; `missing` says what to add.
     pub(crate) fn require(self, missing: &str, errors: &mut Errors) -> Option<T> {
-        if !self.given {
-            errors.at(proc_macro2::Span::call_site(), missing);
-        }
+        self.required_at(Span::call_site(), missing, errors);
         self.value
+    }
+
+    /// An option that must be there, where the place of the mistake is not the whole macro.
+    pub(crate) fn required_at(&self, span: Span, missing: &str, errors: &mut Errors) {
+        if !self.given {
+            errors.at(span, missing);
+        }
     }
 }

@@ -28,13 +28,41 @@ enum Piece {
 pub(crate) enum Part {
     Key,
     Scope,
+    /// The order key of an effect: its placeholders are fields of `self`.
+    Order,
 }
 
 impl Part {
+    /// The option, and the method of the runtime's template that takes a value.
     fn name(self) -> &'static str {
         match self {
             Self::Key => "key",
             Self::Scope => "scope",
+            Self::Order => "order",
+        }
+    }
+
+    /// What it is called in a message.
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Key | Self::Scope => self.name(),
+            Self::Order => "order key",
+        }
+    }
+
+    /// The method of the runtime's template that gives the whole text.
+    fn finish(self) -> &'static str {
+        match self {
+            Self::Key | Self::Scope => "finish",
+            Self::Order => "order_key",
+        }
+    }
+
+    /// What to do where a template does not reach.
+    pub(crate) fn instead(self, expression: &str) -> String {
+        match self {
+            Self::Key | Self::Scope => format!("write an expression: `{} = {expression}`", self.name()),
+            Self::Order => "write `impl Effect`, and the order key in its `order_key`".to_owned(),
         }
     }
 }
@@ -76,26 +104,50 @@ impl Template {
         }
     }
 
+    /// Every root must be `self`, which has no fields if it is an enum.
+    pub(crate) fn check_self(&self, is_enum: bool, errors: &mut Errors) {
+        for path in self.placeholders() {
+            let placeholder = path.join(".");
+            if path[0] != "self" {
+                errors.at(
+                    self.literal.span(),
+                    format!("`{{{placeholder}}}` does not begin with `self`: the template sees the fields of the effect, `{{self.{placeholder}}}`"),
+                );
+            } else if path.len() > 1 && is_enum {
+                errors.at(
+                    self.literal.span(),
+                    format!(
+                        "`{{{placeholder}}}`: an enum has no field that all its variants share; {}",
+                        self.part.instead("..")
+                    ),
+                );
+            }
+        }
+    }
+
     /// Input: `"{event.source}/{event.id}"`.
     /// Output: `Template::new("op", "key", "/").key(&event.source).literal("/").key(&event.id).finish()`, where the
-    /// third argument holds what is to be encoded in the values: nothing, if there is but one.
+    /// third argument holds what is to be encoded in the values: nothing, if there is but one. `root` is what a root
+    /// resolves to.
     pub(crate) fn expand(
         &self,
         operation: &str,
-        signature: &Signature,
+        root: impl Fn(&str, Span) -> TokenStream,
         private: &TokenStream,
     ) -> TokenStream {
         let escaped = self.escaped();
         let name = self.part.name();
+        let finish = Ident::new(self.part.finish(), Span::call_site());
         let steps = self.pieces.iter().map(|piece| match piece {
             Piece::Literal(text) => quote!(.literal(#text)),
             Piece::Placeholder(path) => {
-                let value = self.value(path, signature);
+                let value = self.value(path, &root);
                 let method = Ident::new(name, self.span());
-                quote!(.#method(&#value))
+                let ampersand = syn::Token![&](self.span());
+                quote!(.#method(#ampersand #value))
             }
         });
-        quote!(#private::Template::new(#operation, #name, #escaped) #(#steps)* .finish())
+        quote!(#private::Template::new(#operation, #name, #escaped) #(#steps)* .#finish())
     }
 
     /// With several values, everything that separates them is encoded inside them.
@@ -121,8 +173,8 @@ impl Template {
     }
 
     /// Input: `event.source`. Output: the same as an expression, whose root resolves as the parameter does.
-    fn value(&self, path: &[String], signature: &Signature) -> TokenStream {
-        let root = signature.resolve(&path[0], self.span());
+    fn value(&self, path: &[String], root: impl Fn(&str, Span) -> TokenStream) -> TokenStream {
+        let root = root(&path[0], self.span());
         let members = path[1..].iter().map(|name| match name.parse::<u32>() {
             Ok(index) => Member::Unnamed(Index { index, span: self.span() }),
             Err(_) => Member::Named(ident(name, self.span())),
@@ -140,7 +192,6 @@ fn ident(name: &str, span: Span) -> Ident {
 }
 
 fn parse(text: &str, part: Part) -> Result<Vec<Piece>, String> {
-    let option = part.name();
     let mut pieces = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -155,9 +206,7 @@ fn parse(text: &str, part: Part) -> Result<Vec<Piece>, String> {
             pieces.push(Piece::Literal(literal.to_owned()));
         }
         if rest.starts_with("{{") || rest.starts_with("}}") {
-            return Err(format!(
-                "a template has no braces in its text; write an expression: `{option} = format!(..)`"
-            ));
+            return Err(format!("a template has no braces in its text; {}", part.instead("format!(..)")));
         }
         if rest.starts_with('}') {
             return Err("`}` without a `{` before it".to_owned());
@@ -168,10 +217,11 @@ fn parse(text: &str, part: Part) -> Result<Vec<Piece>, String> {
         };
         if matches!(pieces.last(), Some(Piece::Placeholder(_))) {
             return Err(format!(
-                "nothing stands between two placeholders, so that (\"a\", \"bc\") and (\"ab\", \"c\") would be one {option}: separate them, for example by `/`"
+                "nothing stands between two placeholders, so that (\"a\", \"bc\") and (\"ab\", \"c\") would be one {}: separate them, for example by `/`",
+                part.noun()
             ));
         }
-        pieces.push(Piece::Placeholder(placeholder(&inside[..end], option)?));
+        pieces.push(Piece::Placeholder(placeholder(&inside[..end], part)?));
         rest = &inside[end + 1..];
     }
     if pieces.iter().any(|piece| matches!(piece, Piece::Placeholder(_))) {
@@ -184,24 +234,35 @@ fn parse(text: &str, part: Part) -> Result<Vec<Piece>, String> {
         Part::Scope => format!(
             "a scope without a placeholder would put all tenants into one scope: name a parameter, `scope = \"{{caller.tenant}}\"`; if one scope is meant, write `scope = constant({text:?})` or `scope = global`"
         ),
+        Part::Order => {
+            "an order key without a placeholder would put all effects of this name and scope into one line, each waiting for the one before it: name a field, `order = \"{self.invoice}\"`, or leave `order` away; if one line is meant, write `impl Effect`, and the order key in its `order_key`".to_owned()
+        }
     })
 }
 
-fn placeholder(inside: &str, option: &str) -> Result<Vec<String>, String> {
+fn placeholder(inside: &str, part: Part) -> Result<Vec<String>, String> {
+    let names = match part {
+        Part::Key | Part::Scope => "a parameter or a field of one",
+        Part::Order => "a field",
+    };
     if inside.trim().is_empty() {
-        return Err("a placeholder names a parameter or a field of one: `{cmd.id}`".to_owned());
+        let example = if part == Part::Order { "self.invoice" } else { "cmd.id" };
+        return Err(format!("a placeholder names {names}: `{{{example}}}`"));
     }
     if inside.contains('(') {
-        return Err(format!("a placeholder has no calls; write an expression: `{option} = {inside}`"));
+        return Err(format!("a placeholder has no calls; {}", part.instead(inside)));
     }
     if let Some((path, _)) = inside.split_once(':').filter(|_| !inside.contains("::")) {
         return Err(format!(
-            "a placeholder has no format; leave it away, `{{{path}}}`, or write an expression: `{option} = format!(\"{{{inside}}}\", ..)`"
+            "a placeholder has no format; leave it away, `{{{path}}}`, or {}",
+            part.instead(&format!("format!(\"{{{inside}}}\", ..)"))
         ));
     }
     let path: Vec<String> = inside.split('.').map(str::to_owned).collect();
     for (position, name) in path.iter().enumerate() {
-        let is_index = position > 0 && !name.is_empty() && name.chars().all(|c| c.is_ascii_digit());
+        // The field of a tuple struct without `self` is told from other text, so that its mistake can be named.
+        let may_be_index = position > 0 || part == Part::Order;
+        let is_index = may_be_index && !name.is_empty() && name.chars().all(|c| c.is_ascii_digit());
         if is_index || name == "self" && position == 0 {
             continue;
         }
@@ -209,9 +270,7 @@ fn placeholder(inside: &str, option: &str) -> Result<Vec<String>, String> {
             return Err(if syn::parse_str::<Ident>(&format!("r#{name}")).is_ok() {
                 format!("`{name}` is a keyword of Rust: write `r#{name}`")
             } else {
-                format!(
-                    "`{{{inside}}}` is not a parameter or a field of one; for anything else write an expression: `{option} = ..`"
-                )
+                format!("`{{{inside}}}` is not {names}; for anything else {}", part.instead(".."))
             });
         }
     }
@@ -257,5 +316,28 @@ mod tests {
         assert!(refused("{a::b}").contains("expression"));
         assert!(refused("{a..b}").contains("expression"));
         assert!(refused("{0}").contains("expression"));
+    }
+
+    #[test]
+    fn an_order_key_has_no_expression() {
+        let refused = |text: &str| parse(text, Part::Order).expect_err("must be refused");
+        for text in ["{self.a()}", "{self.a:?}", "{{self.a}}", "{self.a + 1}", "invoice"] {
+            let message = refused(text);
+            assert!(message.contains("write `impl Effect`") && !message.contains("expression"), "{message}");
+        }
+        assert!(refused("{}").contains("names a field"));
+    }
+
+    #[test]
+    fn an_order_key_begins_with_self() {
+        let of = |text: &str| {
+            let literal = LitStr::new(text, Span::call_site());
+            let (template, mut errors) = (Template::new(literal, Part::Order), Errors::default());
+            template.expect("valid").check_self(false, &mut errors);
+            errors.to_compile_errors().to_string()
+        };
+        assert_eq!(of("{self.a}/{self.0.b}/{self}"), "");
+        let both = of("{invoice}/{self.a}/{0}");
+        assert!(both.contains("`{self.invoice}`") && both.contains("`{self.0}`"), "{both}");
     }
 }

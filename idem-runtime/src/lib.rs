@@ -86,6 +86,8 @@ mod tx;
 pub use claim::{Claim, Concurrent, Judgement, Older, Retain};
 pub use error::{BoxError, Error, SchemaProblem};
 pub use fingerprint::{Comparison, Fingerprint, FingerprintBuilder};
+#[cfg(all(feature = "macros", any(feature = "postgres", feature = "sqlite")))]
+pub use idem_macros::Effect;
 #[cfg(feature = "macros")]
 pub use idem_macros::{Scope, idempotent};
 pub use identity::Identity;

@@ -7,6 +7,7 @@ fn mistakes_are_reported_where_they_are() {
     for option in [
         "body",
         "derive_scope",
+        "effect",
         "fingerprint",
         "key",
         "occurred_at",

@@ -159,6 +159,35 @@ impl<T: Never + ?Sized> KeyPart<Nothing> for T {
     }
 }
 
+/// A value in the order key of an effect.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a part of an order key",
+    label = "a part of an order key must implement `Display`",
+    note = "an `Option` has no text: where its absence means that any order will do, write `impl Effect`, and `None` for it in its `order_key`",
+    note = "for a type of your own implement `Display`, or name a field of it that has it"
+)]
+pub trait OrderPart<M> {
+    /// Its text.
+    fn text(&self) -> String;
+}
+
+impl<T: Display + ?Sized> OrderPart<Itself> for T {
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl<T: Never + ?Sized> OrderPart<Nothing> for T {
+    fn text(&self) -> String {
+        String::new()
+    }
+}
+
+/// What a type parameter of an effect must be, or an associated type of one, where a field stores it.
+pub trait Payload: Serialize + DeserializeOwned + Send + Sync + 'static {}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Payload for T {}
+
 /// The event's own time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a point in time",

@@ -1,9 +1,9 @@
-//! Keys and scopes from templates. The invariant: two different lists of values never make the same text.
+//! Keys, scopes and order keys from templates. The invariant: two different lists of values never make the same text.
 
-use super::KeyPart;
+use super::{KeyPart, OrderPart};
 use crate::{Error, Scope};
 
-/// Writes a key or scope from its template.
+/// Writes a key, a scope or an order key from its template.
 #[derive(Debug)]
 pub struct Template<'a> {
     operation: &'a str,
@@ -39,23 +39,40 @@ impl<'a> Template<'a> {
         self.value(&value.scope())
     }
 
+    /// A placeholder in an order key. An empty value is one like any other: a key that some messages lack would make
+    /// strangers the same, but effects that share a line are no more than sent one after the other.
+    #[must_use]
+    pub fn order<M>(mut self, value: &(impl OrderPart<M> + ?Sized)) -> Self {
+        self.push(&value.text());
+        self
+    }
+
+    /// The whole text of an order key, which nothing can be wrong with.
+    pub fn order_key(self) -> Option<String> {
+        self.text.ok()
+    }
+
     /// The whole text.
     pub fn finish(self) -> Result<String, Error> {
         self.text
     }
 
     fn value(mut self, value: &str) -> Self {
-        let Ok(text) = &mut self.text else { return self };
-        if value.is_empty() {
+        if value.is_empty() && self.text.is_ok() {
             let (operation, part) = (self.operation.to_owned(), self.part);
             let reason = "a placeholder of its template is empty".to_owned();
             self.text = Err(Error::InvalidIdentity { operation, part, reason });
-        } else if self.escaped.is_empty() {
-            text.push_str(value);
-        } else {
-            encode_value(text, value, self.escaped);
         }
+        self.push(value);
         self
+    }
+
+    fn push(&mut self, value: &str) {
+        match &mut self.text {
+            Ok(text) if self.escaped.is_empty() => text.push_str(value),
+            Ok(text) => encode_value(text, value, self.escaped),
+            Err(_) => {}
+        }
     }
 }
 
@@ -95,6 +112,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn different_values_never_make_the_same_order_key_nor_does_an_empty_one() {
+        let values = ["", "a", "/", "//", "%", "%2F", "2F", "a/", "/a", "F", "%252F"];
+        for (escaped, between) in [("/", "/"), ("2F", "2F"), ("/", "//")] {
+            let mut seen = std::collections::HashMap::new();
+            for (a, b) in values.iter().flat_map(|a| values.iter().map(move |b| (*a, *b))) {
+                let template = Template::new("effect", "order", escaped);
+                let text = template.order(a).literal(between).order(b).order_key().expect("a key");
+                if let Some(other) = seen.insert(text.clone(), (a, b)) {
+                    panic!("{other:?} and {:?} are both {text}", (a, b));
+                }
+            }
+        }
+        assert_eq!(Template::new("effect", "order", "").order("").order_key().as_deref(), Some(""));
     }
 
     #[test]

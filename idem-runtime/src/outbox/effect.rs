@@ -27,6 +27,11 @@ use crate::Identity;
 /// assert_eq!(EmailReceipt::NAME, "receipt.email");
 /// assert_eq!(receipt.order_key().as_deref(), Some("7"));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an effect",
+    label = "an effect has a stored name, and is `Serialize` and `DeserializeOwned`",
+    note = "for a type of your own: `#[derive(serde::Serialize, serde::Deserialize, idem_runtime::Effect)]` and `#[effect(name = \"receipt.email\")]`"
+)]
 pub trait Effect: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The stable name: what the worker finds its provider by. At most 128 bytes.
     const NAME: &'static str;

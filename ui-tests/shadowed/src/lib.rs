@@ -4,7 +4,7 @@
 #![allow(missing_docs, non_upper_case_globals, non_camel_case_types, dead_code, unused_macros)]
 
 pub mod handlers {
-    use idem_runtime::{idempotent, Scope, Transaction};
+    use idem_runtime::{idempotent, Effect, Scope, Transaction};
     use idem_ui_tests::{ApproveError, MyTx};
 
     // What generated code could mean by mistake.
@@ -46,6 +46,8 @@ pub mod handlers {
     pub trait Future {}
     pub trait Drop {}
     pub trait Display {}
+    pub trait Serialize {}
+    pub trait Payload {}
     pub fn drop() {}
     pub fn key() {}
     pub fn scope() {}
@@ -85,6 +87,9 @@ pub mod handlers {
         fn key(&self) {}
         fn field(&self) {}
         fn with_retain(&self) {}
+        fn order(&self) {}
+        fn literal(&self) {}
+        fn order_key(&self) {}
     }
     impl<T: ?::core::marker::Sized> Meddles for T {}
 
@@ -92,6 +97,17 @@ pub mod handlers {
 
     #[derive(Scope)]
     pub struct Tenant(pub ::std::string::String);
+
+    // The derives of serde meet another `str`: `stored` does their part.
+    #[derive(Effect)]
+    #[effect(name = "receipt.email", order = "{self.order}/{self.name}")]
+    pub struct Receipt<T>
+    where
+        T: ::std::fmt::Display,
+    {
+        pub order: T,
+        pub name: ::std::string::String,
+    }
 
     #[allow(clippy::too_many_arguments)]
     #[idempotent(
@@ -153,6 +169,27 @@ pub mod handlers {
             tx.apply("started");
             let _ = (self, key);
             ::core::result::Result::Ok(())
+        }
+    }
+}
+
+mod stored {
+    use std::fmt::Display;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::handlers::Receipt;
+
+    impl<T: Serialize + Display> Serialize for Receipt<T> {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            (&self.order, &self.name).serialize(to)
+        }
+    }
+
+    impl<'de, T: Deserialize<'de> + Display> Deserialize<'de> for Receipt<T> {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            let (order, name) = Deserialize::deserialize(from)?;
+            Ok(Receipt { order, name })
         }
     }
 }

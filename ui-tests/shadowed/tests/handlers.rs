@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::time::SystemTime;
 
-use idem_shadowed::handlers::{locals, transaction_called_store, Request, Service, Tenant};
+use idem_runtime::Effect;
+use idem_shadowed::handlers::{locals, transaction_called_store, Receipt, Request, Service, Tenant};
 use idem_ui_tests::MemoryStore;
 
 fn is_send<F: Future + Send>(future: F) -> F {
@@ -34,4 +35,11 @@ async fn names_of_the_standard_library_are_not_met() {
         assert_eq!((outcome.is_replay(), outcome.into_inner()), (replay, 3));
         assert_eq!(Service.start(&store, 1).await.expect("runs").is_replay(), replay);
     }
+}
+
+#[test]
+fn an_effect_has_its_name_and_its_order_key() {
+    let receipt = Receipt { order: 7, name: "a/b".to_owned() };
+    assert_eq!(Receipt::<i64>::NAME, "receipt.email");
+    assert_eq!(Effect::order_key(&receipt).as_deref(), Some("7/a%2Fb"));
 }

@@ -1,0 +1,15 @@
+use idem_runtime::Effect;
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize, Effect)]
+#[effect(order = "{self.invoice}")]
+struct EmailReceipt {
+    invoice: i64,
+    to: String,
+}
+
+fn staged<E: Effect>() {}
+
+fn main() {
+    staged::<EmailReceipt>();
+}
