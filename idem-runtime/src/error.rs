@@ -194,6 +194,13 @@ pub enum Error {
         second: &'static OperationInfo,
     },
 
+    /// A worker has two providers for one effect.
+    #[error("the worker has two providers for the effect `{effect}`; leave one of them away")]
+    DuplicateProvider {
+        /// The name of the effect.
+        effect: &'static str,
+    },
+
     /// The database failed or could not be reached.
     #[error("{}the store failed: {source}", identity.as_ref().map(|i| format!("{i}: ")).unwrap_or_default())]
     Store {
@@ -280,7 +287,8 @@ impl Error {
             Self::InvalidIdentity { .. }
             | Self::InvalidFingerprint { .. }
             | Self::Schema { .. }
-            | Self::DuplicateOperation { .. } => None,
+            | Self::DuplicateOperation { .. }
+            | Self::DuplicateProvider { .. } => None,
             Self::Store { identity, .. } => identity.as_ref(),
             Self::InvalidOccurredAt { identity, .. }
             | Self::Mismatch { identity }

@@ -29,13 +29,13 @@ enum Failed {
 }
 
 /// A row of the outbox that is to be written.
-pub(crate) struct Staged<'a> {
-    pub(crate) effect: &'static str,
-    pub(crate) content_type: &'static str,
-    pub(crate) payload: Vec<u8>,
-    pub(crate) effect_key: &'a EffectKey,
-    pub(crate) identity: &'a Identity,
-    pub(crate) order_key: Option<String>,
+pub struct Staged<'a> {
+    pub effect: &'static str,
+    pub content_type: &'static str,
+    pub payload: Vec<u8>,
+    pub effect_key: &'a EffectKey,
+    pub identity: &'a Identity,
+    pub order_key: Option<String>,
 }
 
 impl Staging {

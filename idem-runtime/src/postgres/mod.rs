@@ -8,7 +8,9 @@ mod complete;
 mod connection;
 mod insert;
 mod migrate;
+mod outbox;
 mod record;
+mod review;
 mod stage;
 
 use std::sync::Arc;

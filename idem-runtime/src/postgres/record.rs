@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
-use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo, PgValueRef};
+use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef};
 use sqlx::{Decode, Encode, Postgres, Row, Type};
 use uuid::Uuid;
 
@@ -57,6 +57,12 @@ const EPOCH: i64 = 946_684_800_000_000;
 impl Type<Postgres> for Micros {
     fn type_info() -> PgTypeInfo {
         PgTypeInfo::with_oid(Oid(1184))
+    }
+}
+
+impl PgHasArrayType for Micros {
+    fn array_type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1185))
     }
 }
 

@@ -6,7 +6,9 @@ mod claim;
 mod complete;
 mod connection;
 mod migrate;
+mod outbox;
 mod record;
+mod review;
 mod stage;
 
 use std::path::Path;
