@@ -346,3 +346,6 @@ fn unsent(row: Row) -> Row {
 fn cleared(row: Row) -> Row {
     Row { maybe_sent: false, window_closed: false, first_attempt_at: None, last_error: None, ..row }
 }
+
+#[cfg(test)]
+mod cases;
