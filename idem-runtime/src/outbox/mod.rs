@@ -3,6 +3,8 @@
 
 mod decide;
 mod effect;
+#[cfg(test)]
+mod model;
 mod provider;
 
 pub use decide::State;
