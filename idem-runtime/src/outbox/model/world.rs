@@ -250,10 +250,15 @@ impl World {
         self.write(outbox, Event::Decided(decision));
     }
 
+    /// Whether the worker that has the row is asking the provider.
+    pub(super) fn asks(&self) -> bool {
+        self.workers.iter().any(|worker| worker.holds && matches!(worker.phase, Phase::Asking(_)))
+    }
+
     // The network and the provider.
 
     /// Whether something is, or will be, on its way.
-    fn in_flight(&self) -> bool {
+    pub(super) fn in_flight(&self) -> bool {
         let sends = |worker: &Worker| matches!(worker.phase, Phase::Written(1..) | Phase::Sent(_));
         !self.flying.is_empty() || self.workers.iter().any(sends)
     }
