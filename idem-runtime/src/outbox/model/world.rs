@@ -250,9 +250,9 @@ impl World {
         self.write(outbox, Event::Decided(decision));
     }
 
-    /// Whether the worker that has the row is asking the provider.
-    pub(super) fn asks(&self) -> bool {
-        self.workers.iter().any(|worker| worker.holds && matches!(worker.phase, Phase::Asking(_)))
+    /// What the worker that has the row is about.
+    pub(super) fn under_way(&self) -> Option<Phase> {
+        self.workers.iter().find(|worker| worker.holds).map(|worker| worker.phase)
     }
 
     // The network and the provider.
@@ -315,7 +315,8 @@ impl World {
         self.workers[worker] = Worker { holds: false, phase: Phase::Idle };
     }
 
-    pub(super) fn tick(&mut self, outbox: &Outbox) {
+    /// Time passes. What is on its way for as long as can be lands in that very moment, or never.
+    pub(super) fn tick(&mut self, outbox: &Outbox, lands: bool) {
         let oldest = now() - outbox.policy.max_age - TICK * u32::from(PATIENCE + FLIGHT);
         let earlier = |time: SystemTime| (time - TICK).max(oldest);
         self.row.due_at = (self.row.due_at - TICK).max(now());
@@ -326,7 +327,11 @@ impl World {
             self.known = self.known.saturating_sub(1);
         }
         self.flying.iter_mut().for_each(|left| *left -= 1);
+        let before = self.flying.len();
         self.flying.retain(|left| *left > 0);
+        for _ in 0..if lands { before - self.flying.len() } else { 0 } {
+            self.land(outbox, Fate::Acts);
+        }
         for index in 0..self.workers.len() {
             let phase = &mut self.workers[index].phase;
             match *phase {

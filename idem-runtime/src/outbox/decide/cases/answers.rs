@@ -194,3 +194,25 @@ fn a_late_answer_that_is_not_delivered_is_evidence_only() {
         }
     }
 }
+
+#[test]
+fn a_worker_whose_lease_ran_out_does_not_reopen_what_a_late_answer_has_settled() {
+    for state in State::ALL.into_iter().filter(|state| state.is_finished()) {
+        let row = Row { state, crashes: 2, attempts: 19, ..unknown(noon()) };
+        let asked = [
+            Reconciled::Happened { reference: None },
+            Reconciled::DidNotHappen,
+            refused(),
+            Reconciled::Unknown,
+            Reconciled::Unsupported,
+        ];
+        let events = answers()
+            .map(Event::Answered)
+            .into_iter()
+            .chain(asked.map(|answer| Event::Asked(noon() + DAY, answer)))
+            .chain([Event::Crashed, Event::Undecodable("boom".into())]);
+        for event in events {
+            assert_eq!(step(&row, event, noon() + DAY * 7), Step::Keep, "{state:?}");
+        }
+    }
+}
