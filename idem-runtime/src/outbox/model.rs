@@ -2,7 +2,9 @@
 //! around one row, two workers and one provider. It drives [`next`](super::decide::next) itself.
 //!
 //! Time is relative and has no end: an answer may be written, and a row taken, as late as one likes. The bounds are the two
-//! workers, the small limits of the policy, and that a wrong word of a person ends a run, since what it does is on them.
+//! workers (which are kept sorted: their numbers in a path are places), the small limits of the policy, and that a wrong
+//! word of a person ends a run, since what follows is on them. Left out: order keys, several rows, the pause of a provider
+//! after `Halt`, the wishes of a provider for a wait, a new key at a person's retry.
 
 mod world;
 
@@ -28,6 +30,7 @@ struct Outbox {
     /// A person may say what is true and will not stay so: that it has not happened, while a request is on its way.
     hasty: bool,
     policy: Policy,
+    start: Vec<World>,
     /// Rows of which it is known that they come to an end.
     ending: Mutex<HashSet<(Row, u8, bool)>>,
 }
@@ -70,8 +73,8 @@ impl Outbox {
             longest_backoff: TICK,
             ..Policy::default()
         };
-        let ending = Mutex::new(HashSet::new());
-        Self { window, asked, accepts, fenced: true, hasty: false, policy, ending }
+        let (start, ending) = (vec![World::new()], Mutex::new(HashSet::new()));
+        Self { window, asked, accepts, fenced: true, hasty: false, policy, start, ending }
     }
 
     fn terms(&self) -> Terms {
@@ -157,7 +160,7 @@ impl Model for Outbox {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::new()]
+        self.start.clone()
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -316,7 +319,16 @@ fn a_window_that_is_shorter_than_a_call_and_its_flight_is_none() {
 #[test]
 fn with_a_window_without_end_everything_may_be_sent_again() {
     check("a window without end", Outbox::new(KeyWindow::Forever, false, false));
-    check("a window without end, can be asked", Outbox::new(KeyWindow::Forever, true, true));
+    check("a window without end, can be asked", Outbox::new(KeyWindow::Forever, true, false));
+}
+
+/// After a restore the row is older than what was sent. It is safe if it is taken as sent just now.
+#[test]
+fn what_was_pending_when_the_database_was_restored_is_asked_about_first() {
+    for window in [KeyWindow::None, window(5)] {
+        let start = World::recovered().to_vec();
+        check("recovered", Outbox { start, ..Outbox::new(window, true, false) });
+    }
 }
 
 #[test]

@@ -164,6 +164,22 @@ impl World {
         }
     }
 
+    /// What a restored database may find: the row as never sent, marked by the one who restored it, and the effect done, on
+    /// its way, or neither.
+    pub(super) fn recovered() -> [Self; 3] {
+        let row = Row {
+            maybe_sent: true,
+            window_closed: true,
+            first_attempt_at: Some(now()),
+            last_deadline: Some(now() + TICK * u32::from(CALL)),
+            ..Self::new().row
+        };
+        [(0, false), (0, true), (1, false)].map(|(acted, flies)| {
+            let flying = flies.then_some(CALL + FLIGHT).into_iter().collect();
+            Self { acted, flying, ..Self::of(row.clone()) }
+        })
+    }
+
     // The storage layer.
 
     fn write(&mut self, outbox: &Outbox, event: Event) -> Step {
