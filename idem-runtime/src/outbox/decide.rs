@@ -123,6 +123,12 @@ pub(crate) enum Step {
 pub(crate) fn next(row: &Row, event: Event, now: SystemTime, terms: Terms, policy: &Policy) -> Step {
     let at = At { row, now, terms, policy };
     match event {
+        // A late answer has settled it while this worker's lease had run out and nobody had taken it.
+        Event::Answered(_) | Event::Asked(..) | Event::Crashed | Event::Undecodable(_)
+            if row.state.is_finished() =>
+        {
+            Step::Keep
+        }
         Event::Take => at.take(),
         Event::Answered(delivery) => at.answered(delivery),
         Event::Asked(asked_at, answer) => at.asked(asked_at, answer),
@@ -346,3 +352,6 @@ fn unsent(row: Row) -> Row {
 fn cleared(row: Row) -> Row {
     Row { maybe_sent: false, window_closed: false, first_attempt_at: None, last_error: None, ..row }
 }
+
+#[cfg(test)]
+mod cases;

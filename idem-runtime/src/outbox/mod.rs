@@ -12,6 +12,8 @@ mod effect;
 mod erased;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod lane;
+#[cfg(all(test, any(feature = "postgres", feature = "sqlite")))]
+mod model;
 mod provider;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) mod queue;
