@@ -50,7 +50,8 @@
 //! its outcome. The body works in a [`Transaction`]. What went wrong is an [`Error`], which says whether a retry with
 //! the same key may succeed ([`Error::is_retryable`]).
 //!
-//! Features: `macros` (default), `postgres` and `sqlite`; neither database brings the other.
+//! Features: `macros` (default), `postgres` and `sqlite`; neither database brings the other. `http-provider`: effects by
+//! HTTP, `outbox::HttpProvider`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,6 +1,8 @@
 //! The URL of a question, with a place for a key or a reference. The invariant: whatever the value is, it stays a part
 //! of the path or of the query where the template has it; it can name another thing, and never another kind of thing.
 
+use std::cmp::Ordering;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Url;
 
@@ -9,6 +11,8 @@ use super::target::target;
 
 /// All but what RFC 3986 calls unreserved.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+const PLACE: &str = "the placeholder may stand in the path and in the query only, without `..` behind it";
 
 #[derive(Clone, Debug)]
 pub(super) struct Template {
@@ -30,15 +34,24 @@ impl Template {
         if text.replace(placeholder, "").contains(['{', '}']) {
             return Err(wrong("there is another placeholder in it"));
         }
-        // A harmless value that is nowhere else in it, and another one, to see which parts it changes.
-        let mut mark = "x".to_owned();
-        while text.contains(&mark) {
-            mark.push('x');
+        // A harmless value that is nowhere else in the normal form, and another one, to see which parts it changes.
+        // No end of the mark is its beginning, so what stands around it cannot be taken for a part of it.
+        let times = text.matches(placeholder).count();
+        let (mut model, mut mark, mut number);
+        number = 0;
+        loop {
+            mark = format!("k{number}");
+            model = target(&text.replace(placeholder, &mark), allow_private)?;
+            match model.as_str().matches(&mark).count().cmp(&times) {
+                Ordering::Equal => break,
+                Ordering::Greater => number += 1,
+                // Dots behind it take it out.
+                Ordering::Less => return Err(wrong(PLACE)),
+            }
         }
-        let model = target(&text.replace(placeholder, &mark), allow_private)?;
         let other = target(&text.replace(placeholder, "y"), allow_private)?;
         if model.origin() != other.origin() || model.fragment() != other.fragment() {
-            return Err(wrong("the placeholder may stand in the path and in the query only"));
+            return Err(wrong(PLACE));
         }
         Ok(Self { text: model.into(), mark })
     }
@@ -88,6 +101,9 @@ mod tests {
         let template = Template::parse("https://a.example/x/.{key}", "{key}", false).expect("valid");
         assert_eq!(template.with("."), None);
         assert!(template.with("a").is_some());
+        // The host is lower case in the normal form.
+        let host = Template::parse("https://K0.example/k1{key}k0?{key}", "{key}", false).expect("valid");
+        assert_eq!(host.with("v").map(String::from).as_deref(), Some("https://k0.example/k1vk0?v"));
         let last = Template::parse("HTTPS://A.example:443/xx/x/{key}", "{key}", false).expect("valid");
         assert_eq!(last.with("k").map(String::from).as_deref(), Some("https://a.example/xx/x/k"));
         assert_eq!((last.with("."), last.with("..")), (None, None));
@@ -102,6 +118,7 @@ mod tests {
             "https://a.example/x#{key}",
             "https://a.example/{key}/{reference}",
             "https://a.example/{key}{",
+            "https://a.example/{key}/../x",
         ] {
             let refused = Template::parse(wrong, "{key}", false);
             assert!(
