@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::fingerprint::{Comparison, Fingerprint};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-use crate::outbox::Generation;
+use crate::effect::Generation;
 use crate::{Error, Identity, Record};
 
 /// How far ahead of the database's clock an event may claim to have occurred.

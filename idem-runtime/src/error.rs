@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::Identity;
-use crate::outbox::EffectKey;
+use crate::EffectKey;
 use crate::registry::OperationInfo;
 
 /// The source of a [`Error::Store`] error, as the store's driver gave it.

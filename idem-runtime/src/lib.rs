@@ -50,11 +50,13 @@
 //! its outcome. The body works in a [`Transaction`]. What went wrong is an [`Error`], which says whether a retry with
 //! the same key may succeed ([`Error::is_retryable`]).
 //!
-//! Features: `macros` (default), `postgres` and `sqlite`; neither database brings the other.
+//! Features: `macros` (default), `postgres` and `sqlite`; neither database brings the other. `http-provider`: effects by
+//! HTTP, `outbox::HttpProvider`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod claim;
+mod effect;
 mod error;
 mod fingerprint;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -64,6 +66,7 @@ mod macro_support;
 mod nesting;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod options;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod outbox;
 mod outcome;
 mod overriding;
@@ -84,15 +87,13 @@ mod time;
 mod tx;
 
 pub use claim::{Claim, Concurrent, Judgement, Older, Retain};
+pub use effect::{Effect, EffectKey};
 pub use error::{BoxError, Error, SchemaProblem};
 pub use fingerprint::{Comparison, Fingerprint, FingerprintBuilder};
-#[cfg(all(feature = "macros", any(feature = "postgres", feature = "sqlite")))]
-pub use idem_macros::Effect;
 #[cfg(feature = "macros")]
-pub use idem_macros::{Scope, idempotent};
+pub use idem_macros::{Effect, Scope, idempotent};
 pub use identity::Identity;
 pub use nesting::Inside;
-pub use outbox::{Effect, EffectKey};
 pub use outcome::{Outcome, decode, encode};
 pub use overriding::Override;
 #[cfg(feature = "postgres")]

@@ -4,6 +4,7 @@
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
+use crate::random::Random;
 use crate::{Error, wait};
 
 const ROLE: &str = "IDEM_TESTKIT_ROLE";
@@ -80,14 +81,14 @@ impl Drop for Victim {
 /// Random moments, the same ones for the same seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Moments {
-    state: u64,
+    random: Random,
     longest: Duration,
 }
 
 impl Moments {
     /// Times from zero up to `longest`. Print the seed where a test fails.
     pub fn seeded(seed: u64, longest: Duration) -> Self {
-        Self { state: seed, longest }
+        Self { random: Random::seeded(seed), longest }
     }
 }
 
@@ -95,12 +96,7 @@ impl Iterator for Moments {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        Some(self.longest.mul_f64(bits as f64 / u64::MAX as f64))
+        Some(self.longest.mul_f64(self.random.next() as f64 / u64::MAX as f64))
     }
 }
 

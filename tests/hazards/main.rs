@@ -5,6 +5,7 @@
 #![allow(clippy::duplicate_mod, reason = "each file of hazards is compiled once for each database")]
 
 mod handler;
+mod provider;
 
 #[path = "."]
 mod postgres {
@@ -13,6 +14,7 @@ mod postgres {
 
     mod annotated;
     mod crash;
+    mod effects;
     mod identity;
     mod outcome;
     mod processes;
@@ -21,6 +23,7 @@ mod postgres {
     mod schema;
     mod storm;
     mod transaction;
+    mod worker;
 
     #[path = "postgres/checks.rs"]
     mod checks;
@@ -53,6 +56,7 @@ mod sqlite {
 
     mod annotated;
     mod crash;
+    mod effects;
     mod identity;
     mod outcome;
     mod processes;
@@ -61,6 +65,7 @@ mod sqlite {
     mod schema;
     mod storm;
     mod transaction;
+    mod worker;
 
     #[path = "sqlite/environment.rs"]
     mod environment;

@@ -169,15 +169,19 @@ impl At<'_> {
         if row.state == State::Accepted {
             return Step::Ask;
         }
+        // A person said that it had not happened when nobody could know; since then the row has been due.
+        if !row.maybe_sent && self.landed_at().is_some_and(|landed| landed > row.due_at) {
+            let reason = "decided while a request could still be on its way: look again, and decide again".to_owned();
+            return At { row: &Row { maybe_sent: true, ..row.clone() }, ..*self }.review(reason);
+        }
         let before = match (row.maybe_sent, row.window_closed) {
             (true, true) => Some(SystemTime::UNIX_EPOCH),
             (true, false) => self.last_moment(),
             (false, _) => None,
         };
         let closed = before.is_some_and(|before| self.now >= before);
-        // The guard of a question, and of a row that was cleared while a request could still be on its way.
-        if let Some(landed) = self.landed_at().filter(|at| *at > self.now && (closed || !row.maybe_sent)) {
-            return Step::Become(Row { window_closed: closed, due_at: landed, ..row.clone() });
+        if closed && let Some(landed) = self.landed_at().filter(|at| *at > self.now) {
+            return Step::Become(Row { window_closed: true, due_at: landed, ..row.clone() });
         }
         if closed { Step::Ask } else { Step::Send { before } }
     }
@@ -254,7 +258,7 @@ impl At<'_> {
             (State::Review, Decision::Abandon) => {
                 Step::Become(Row { state: State::Abandoned, ..self.row.clone() })
             }
-            // `last_deadline` stays: what is on its way is waited for.
+            // `last_deadline` stays: it tells whether something may be on its way.
             (State::Review | State::Rejected, Decision::Retry) => Step::Become(Row {
                 state: State::Pending,
                 attempts: 0,

@@ -5,44 +5,32 @@
 //! what it knows ([`Delivery`]); what may have happened is sent again only while the provider knows its key
 //! ([`KeyWindow`]), else asked for ([`Reconciled`]), and where that settles nothing a person decides ([`Review`]).
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod decide;
-mod effect;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod erased;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(feature = "http-provider")]
+mod http;
 mod lane;
-#[cfg(all(test, any(feature = "postgres", feature = "sqlite")))]
+#[cfg(test)]
 mod model;
 mod provider;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) mod queue;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod review;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod stage;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod status;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod store;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod worker;
 
-pub use effect::{Effect, EffectKey};
+pub use decide::State;
+#[cfg(feature = "http-provider")]
+#[cfg_attr(docsrs, doc(cfg(feature = "http-provider")))]
+pub use http::{HttpProvider, HttpProviderBuilder, HttpProviderError};
 pub use provider::{Call, Delivery, KeyWindow, Policy, Provider, Reconciled};
+pub use review::{DecisionError, Filter, Item, Logged, Review, Shown, Tried};
+pub use status::{EffectStatus, status};
+pub use store::OutboxStore;
+pub use worker::Worker;
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub use {
-    decide::State,
-    review::{DecisionError, Filter, Item, Logged, Review, Shown, Tried},
-    status::{EffectStatus, status},
-    store::OutboxStore,
-    worker::Worker,
-};
+pub use crate::effect::{Effect, EffectKey};
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use {
-    decide::Row,
-    effect::Generation,
-    stage::{Staged, Staging},
-};
+pub(crate) use decide::Row;
+pub(crate) use stage::{Staged, Staging};

@@ -27,8 +27,6 @@ struct Outbox {
     accepts: bool,
     /// A result counts as the lease holder's only under its token.
     fenced: bool,
-    /// A person may say what is true and will not stay so: that it has not happened, while a request is on its way.
-    hasty: bool,
     policy: Policy,
     start: Vec<World>,
     /// Rows of which it is known that they come to an end.
@@ -74,7 +72,7 @@ impl Outbox {
             ..Policy::default()
         };
         let (start, ending) = (vec![World::new()], Mutex::new(HashSet::new()));
-        Self { window, asked, accepts, fenced: true, hasty: false, policy, start, ending }
+        Self { window, asked, accepts, fenced: true, policy, start, ending }
     }
 
     fn terms(&self) -> Terms {
@@ -336,10 +334,4 @@ fn without_the_fence_of_the_result_the_model_finds_a_second_effect() {
     let unfenced = || Outbox { fenced: false, ..Outbox::new(KeyWindow::None, true, false) };
     let path = counterexample(TWICE, unfenced);
     assert!(path.iter().any(|action| matches!(action, Action::WriteResult(_))));
-}
-
-#[test]
-fn a_person_who_says_no_while_a_request_is_on_its_way_can_be_wrong_a_moment_later() {
-    let hasty = || Outbox { hasty: true, ..Outbox::new(KeyWindow::None, false, false) };
-    assert!(counterexample(TWICE, hasty).contains(&Action::SayRetry));
 }

@@ -147,7 +147,8 @@ pub enum Reconciled {
         /// What the provider calls it.
         reference: Option<String>,
     },
-    /// It has not, and that is certain: it is sent again.
+    /// It has not, and will not by itself, and that is certain: it is sent again. While it waits in a queue of the
+    /// provider's the answer is [`Reconciled::Unknown`].
     DidNotHappen,
     /// It has not and never will: the provider has refused it.
     Refused {

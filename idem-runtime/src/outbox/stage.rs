@@ -1,10 +1,9 @@
 //! Staging: the effect's row commits with the run. What cannot be staged rolls the run back, also where the body goes on:
 //! a state change without its effect would be half of what the author wrote.
 
-use super::effect::Generation;
-use super::{Effect, EffectKey};
+use crate::effect::Generation;
 use crate::tx::{Backend, sealed::Sealed};
-use crate::{Error, Identity, Tx};
+use crate::{Effect, EffectKey, Error, Identity, Tx};
 
 /// The longest [`Effect::NAME`], in bytes.
 const MAX_NAME_BYTES: usize = 128;

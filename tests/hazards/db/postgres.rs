@@ -14,6 +14,13 @@ pub type Tx = PgTx;
 /// The table that an inbox has.
 pub const INBOX: &str = "idem.inbox";
 pub const MIGRATION: &str = "idem.migration";
+pub const OUTBOX: &str = "idem.outbox";
+/// Bytes that are no JSON.
+pub const BYTES: &str = "'\\xff7b'::bytea";
+/// An SQL expression: so many seconds, to be taken from a time.
+pub fn seconds(seconds: i64) -> String {
+    format!("interval '{seconds} seconds'")
+}
 /// An SQL expression: now and so many seconds.
 pub fn in_seconds(seconds: i64) -> String {
     format!("now() + interval '{seconds} seconds'")

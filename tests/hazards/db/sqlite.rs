@@ -11,6 +11,13 @@ pub type Tx = SqliteTx;
 /// The table that an inbox has.
 pub const INBOX: &str = "idem_inbox";
 pub const MIGRATION: &str = "idem_migration";
+pub const OUTBOX: &str = "idem_outbox";
+/// Bytes that are no JSON.
+pub const BYTES: &str = "x'ff7b'";
+/// An SQL expression: so many seconds, to be taken from a time.
+pub fn seconds(seconds: i64) -> String {
+    format!("{seconds} * 1000000")
+}
 /// An SQL expression: now and so many seconds.
 pub fn in_seconds(seconds: i64) -> String {
     format!("(unixepoch() + {seconds}) * 1000000")

@@ -259,7 +259,8 @@ impl World {
 
     pub(super) fn decide(&mut self, outbox: &Outbox, decision: Decision) {
         if decision == Decision::Retry {
-            self.excused = self.acted + self.queued > 0 || (!outbox.hasty && self.in_flight());
+            // Who says so while a request is on its way says what is true, and will not stay so.
+            self.excused = self.acted + self.queued > 0;
             self.finished = None;
         }
         self.by_person = matches!(decision, Decision::Delivered { .. });

@@ -99,13 +99,16 @@ fn nothing_is_asked_while_a_request_may_still_be_on_its_way() {
 }
 
 #[test]
-fn a_row_that_a_person_cleared_waits_for_what_is_on_its_way() {
-    let row = Row { maybe_sent: false, first_attempt_at: None, ..unknown(noon()) };
+fn a_retry_that_was_decided_while_a_request_could_be_on_its_way_goes_back_to_the_person() {
     let landed = noon() + CALL + FLIGHT;
+    let decided = |due_at| Row { maybe_sent: false, first_attempt_at: None, due_at, ..unknown(noon()) };
     for window in WINDOWS {
-        let waits = Row { due_at: landed, ..row.clone() };
-        assert_eq!(on(window, &row, Event::Take, landed - MICRO), Step::Become(waits));
-        assert_eq!(on(window, &row, Event::Take, landed), Step::Send { before: None });
+        // However late it is taken.
+        for now in [landed - MICRO, landed, landed + DAY] {
+            let Step::Become(row) = on(window, &decided(landed - MICRO), Event::Take, now) else { panic!("review") };
+            assert_eq!((row.state, row.maybe_sent), (State::Review, true));
+        }
+        assert_eq!(on(window, &decided(landed), Event::Take, landed), Step::Send { before: None });
     }
 }
 
