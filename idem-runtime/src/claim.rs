@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::fingerprint::{Comparison, Fingerprint};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::effect::Generation;
+use crate::fingerprint::{Comparison, Fingerprint};
 use crate::{Error, Identity, Record};
 
 /// How far ahead of the database's clock an event may claim to have occurred.

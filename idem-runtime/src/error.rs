@@ -3,8 +3,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::Identity;
 use crate::EffectKey;
+use crate::Identity;
 use crate::registry::OperationInfo;
 
 /// The source of a [`Error::Store`] error, as the store's driver gave it.

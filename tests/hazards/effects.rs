@@ -54,7 +54,8 @@ async fn what_a_failed_run_staged_is_never_sent_and_what_a_committed_one_staged_
 
     // As after a crash right after the commit: nobody was told.
     let provider = Scripted::reliable();
-    work_until::<Mail>(&db.store().await, provider.clone(), async || db.in_state("delivered").await == 2).await;
+    work_until::<Mail>(&db.store().await, provider.clone(), async || db.in_state("delivered").await == 2)
+        .await;
     let mut sent: Vec<_> =
         provider.calls().iter().map(|call| String::from_utf8_lossy(&call.payload).into_owned()).collect();
     sent.sort();
@@ -83,7 +84,8 @@ async fn a_run_after_the_identity_expired_stages_under_another_key() {
         claim.with_older(Older::Run)
     };
     eventually("it runs three times", Duration::from_secs(20), async || {
-        let outcome = run(&store, short(), async |tx: &mut Tx| Ok(tx.stage(mail("again")).await?.to_string()));
+        let outcome =
+            run(&store, short(), async |tx: &mut Tx| Ok(tx.stage(mail("again")).await?.to_string()));
         keys.insert(outcome.await.expect("each run has a key of its own").into_inner());
         keys.len() == 3
     })
@@ -168,7 +170,10 @@ async fn an_effect_that_cannot_be_staged_rolls_the_run_back_and_leaves_the_key()
         (staged(&db, &store, mail(&"x".repeat(100))).await, "100 is the store's limit"),
         (staged(&db, &store, Unreadable { needed: 1 }).await, "missing field `needed`"),
         (staged(&db, &store, NoJson(1)).await, "told to"),
-        (staged(&db, &store.clone().with_max_effect_bytes(5_000), line("x".repeat(1_025))).await, "order key"),
+        (
+            staged(&db, &store.clone().with_max_effect_bytes(5_000), line("x".repeat(1_025))).await,
+            "order key",
+        ),
         (staged(&db, &store, line("a\0b".to_owned())).await, "order key"),
     ] {
         assert!(error.to_string().contains(reason), "{error}");

@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use idem_runtime::outbox::{Call, Delivery, KeyWindow, Policy, Provider, Reconciled};
 use idem_runtime::Effect;
+use idem_runtime::outbox::{Call, Delivery, KeyWindow, Policy, Provider, Reconciled};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize, Effect)]

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use idem_runtime::outbox::{
-    Call, DecisionError, Delivery, Filter, KeyWindow, Policy, Provider, Reconciled, Review, State, Worker, status,
+    Call, DecisionError, Delivery, Filter, KeyWindow, Policy, Provider, Reconciled, Review, State, Worker,
+    status,
 };
 use idem_runtime::{Effect, Error};
 use idem_testkit::wait::eventually;
@@ -83,8 +84,10 @@ async fn ten_attempts_by_two_workers_and_two_versions_are_one_key_and_the_same_b
         }
     });
     work_until::<Mail>(&db.store().await, provider.clone(), async || tries.load(Ordering::SeqCst) >= 4).await;
-    work_until::<MailWithSubject>(&db.store().await, provider.clone(), async || db.in_state("delivered").await == 1)
-        .await;
+    work_until::<MailWithSubject>(&db.store().await, provider.clone(), async || {
+        db.in_state("delivered").await == 1
+    })
+    .await;
     let calls = provider.calls();
     assert!(calls.len() == 10, "{}", calls.len());
     for (n, call) in calls.iter().enumerate() {
@@ -112,11 +115,11 @@ async fn what_is_not_known_is_sent_again_inside_the_window_only() {
         })
         .asked(|_| Reconciled::Happened { reference: Some("asked".to_owned()) });
         let slow = Policy { shortest_backoff: Duration::from_secs(60), ..quick() };
-        let worker = Running::start(
-            Worker::new(db.store().await).provider::<Mail>(provider.clone()).policy(slow),
-        );
+        let worker =
+            Running::start(Worker::new(db.store().await).provider::<Mail>(provider.clone()).policy(slow));
         eventually("the first try is written", PATIENCE, async || {
-            db.count(&format!("SELECT count(*) FROM {OUTBOX} WHERE maybe_sent AND lease_token IS NULL")).await == 1
+            db.count(&format!("SELECT count(*) FROM {OUTBOX} WHERE maybe_sent AND lease_token IS NULL")).await
+                == 1
         })
         .await;
         worker.stop().await;
@@ -140,7 +143,8 @@ async fn tries_then_a_day(answers: &'static [fn() -> Delivery], asked: fn() -> R
         }
     })
     .asked(move |_| asked());
-    let attempted = format!("SELECT count(*) FROM {OUTBOX} WHERE attempts = {} AND lease_token IS NULL", answers.len());
+    let attempted =
+        format!("SELECT count(*) FROM {OUTBOX} WHERE attempts = {} AND lease_token IS NULL", answers.len());
     work_until::<Mail>(&db.store().await, provider.clone(), async || db.count(&attempted).await == 1).await;
     db.let_pass(86_400).await;
     (db, provider)
@@ -361,9 +365,8 @@ async fn effects_of_one_order_key_are_delivered_in_the_order_of_commits_and_hold
 async fn what_another_process_staged_is_delivered_by_polling_alone() {
     // C42
     let db = Db::fresh().await;
-    let worker = Running::start(
-        Worker::new(db.store().await).provider::<Mail>(Scripted::reliable()).policy(quick()),
-    );
+    let worker =
+        Running::start(Worker::new(db.store().await).provider::<Mail>(Scripted::reliable()).policy(quick()));
     let other = db.store().await;
     for key in ["a", "b"] {
         stage(&other, key, mail(key)).await;
@@ -404,7 +407,8 @@ async fn wrong_credentials_make_nothing_final_and_pause_the_provider() {
     .await;
     worker.stop().await;
     assert!(halting.calls().len() <= 3, "those that were on their way, and no more");
-    let untouched = format!("SELECT count(*) FROM {OUTBOX} WHERE state = 'pending' AND NOT maybe_sent AND attempts = 0");
+    let untouched =
+        format!("SELECT count(*) FROM {OUTBOX} WHERE state = 'pending' AND NOT maybe_sent AND attempts = 0");
     assert_eq!(db.count(&untouched).await, 3);
     // The credentials are right again.
     work_until::<Mail>(&store, Scripted::reliable(), async || db.in_state("delivered").await == 3).await;
@@ -508,7 +512,8 @@ async fn a_worker_that_stops_waits_for_its_calls_and_hands_back_what_it_has_not_
     held.acquire_many(2).await.expect("open").forget();
     let stopping = tokio::spawn(worker.stop());
     eventually("what was not begun is handed back", PATIENCE, async || {
-        db.count(&format!("SELECT count(*) FROM {OUTBOX} WHERE lease_token IS NULL AND attempts = 0")).await == 3
+        db.count(&format!("SELECT count(*) FROM {OUTBOX} WHERE lease_token IS NULL AND attempts = 0")).await
+            == 3
     })
     .await;
     go.add_permits(5);

@@ -171,7 +171,8 @@ impl At<'_> {
         }
         // A person said that it had not happened when nobody could know; since then the row has been due.
         if !row.maybe_sent && self.landed_at().is_some_and(|landed| landed > row.due_at) {
-            let reason = "decided while a request could still be on its way: look again, and decide again".to_owned();
+            let reason =
+                "decided while a request could still be on its way: look again, and decide again".to_owned();
             return At { row: &Row { maybe_sent: true, ..row.clone() }, ..*self }.review(reason);
         }
         let before = match (row.maybe_sent, row.window_closed) {

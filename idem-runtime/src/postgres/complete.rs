@@ -22,11 +22,12 @@ type Manager = <Postgres as Database>::TransactionManager;
 const RECONNECT: Duration = Duration::from_millis(50);
 
 /// Where the claim wrote the record, so that the index is not asked again; a row version that another transaction has
-/// put there has another token. (As text: a type that sqlx looks up takes an unnamed statement away.) Without the condition on `xmin`, a raw `COMMIT` in the body would not be noticed.
+/// put there has another token. Without the condition on `xmin`, a raw `COMMIT` in the body would not be noticed.
 const OUTCOME: &str = "UPDATE idem.inbox SET outcome = $3, processed_at = clock_timestamp()
-    WHERE ctid = $1::text::tid AND claim_token = $2 AND xmin = pg_current_xact_id()::xid";
+    WHERE ctid = $1 AND claim_token = $2 AND xmin = pg_current_xact_id()::xid";
 
-/// Where it is not there any more: the run itself may have updated it, by a trigger for example.
+/// Where it is not there any more: the run itself may have updated it, by a trigger for example. And where statements have
+/// no name: sqlx looks the type `tid` up with another one, which takes an unnamed one away.
 const OUTCOME_MOVED: &str = "UPDATE idem.inbox SET outcome = $5, processed_at = clock_timestamp()
     WHERE operation = $1 AND scope = $2 AND key = $3 AND claim_token = $4 AND xmin = pg_current_xact_id()::xid";
 
@@ -148,19 +149,22 @@ async fn write_and_commit(
 ) -> Result<bool, sqlx::Error> {
     let handle = &mut open.handle;
     let outcome = JsonText(outcome);
-    let in_place = sqlx::query(OUTCOME).bind(&handle.row).bind(open.token).bind(&outcome);
-    let in_place = in_place.persistent(handle.persistent).execute(&mut **handle).await?;
-    if in_place.rows_affected() == 0 {
+    let mut written = 0;
+    if handle.persistent {
+        let in_place = sqlx::query(OUTCOME).bind(handle.row).bind(open.token).bind(&outcome);
+        written = in_place.execute(&mut **handle).await?.rows_affected();
+    }
+    if written == 0 {
         let moved = sqlx::query(OUTCOME_MOVED)
             .bind(open.identity.operation())
             .bind(open.identity.scope())
             .bind(open.identity.key())
             .bind(open.token)
             .bind(&outcome);
-        let moved = moved.persistent(handle.persistent).execute(&mut **handle).await?;
-        if moved.rows_affected() != 1 {
-            return Ok(false);
-        }
+        written = moved.persistent(handle.persistent).execute(&mut **handle).await?.rows_affected();
+    }
+    if written != 1 {
+        return Ok(false);
     }
     *committing = true;
     // Savepoints that the body left open are part of its run.

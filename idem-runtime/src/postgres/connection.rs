@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Database, PgConnection, Postgres, Sql
 use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 
+use super::record::Tid;
 use super::stage;
 use crate::outbox::Staged;
 use crate::shield::in_runtime;
@@ -31,7 +32,7 @@ pub struct PgHandle {
     /// Whether the store's statements stay prepared in the session.
     pub(super) persistent: bool,
     /// Where the record is that its transaction wrote.
-    pub(super) row: Option<String>,
+    pub(super) row: Option<Tid>,
     runtime: Handle,
 }
 

@@ -12,8 +12,7 @@ use uuid::Uuid;
 
 use super::PgStore;
 use super::connection::PgHandle;
-use super::record::{Micros, Stored};
-use crate::options::Taken;
+use super::record::{Micros, Stored, Tid};
 use crate::time::{duration_micros, from_micros, to_micros};
 use crate::{Claim, Fingerprint};
 
@@ -23,7 +22,8 @@ const LONGEST_TIMEOUT: u128 = i32::MAX as u128;
 /// Inserts the identity, or does what the last argument says with the record that is there; what is kept is counted
 /// from the first.
 ///
-/// The bound of the wait is set before the row is written, and the session's own is given back with it; for the body
+/// The bound of the wait is set before the row is written, and the session's own is given back with it: kept in a setting
+/// of ours, unless it has none (a setting that was local reads as the empty text afterwards). For the body
 /// hold an idle timeout, unless the session has a shorter one, and a commit that survives a crash. A NULL duration makes
 /// the sum NULL: for ever.
 macro_rules! claim {
@@ -36,13 +36,13 @@ macro_rules! claim {
             " + $6::interval, ",
             $since,
             " + $7::interval
-              WHERE set_config('lock_timeout', CASE WHEN
-                        set_config('idem.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
-                    THEN $8::text END, true) IS NOT NULL
+              WHERE CASE WHEN current_setting('lock_timeout') = '0' THEN set_config('lock_timeout', $8::text, true)
+                         WHEN set_config('idem.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
+                         THEN set_config('lock_timeout', $8::text, true) END IS NOT NULL
              ON CONFLICT (operation, scope, key) DO ",
             $on_conflict,
-            " RETURNING clock_timestamp(), ctid::text, claimed_at,
-                set_config('lock_timeout', current_setting('idem.lock_timeout'), true),
+            " RETURNING clock_timestamp(), tidsend(ctid), claimed_at,
+                set_config('lock_timeout', coalesce(nullif(current_setting('idem.lock_timeout', true), ''), '0'), true),
                 CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' OR extract(epoch FROM
                         current_setting('idle_in_transaction_session_timeout')::interval) * 1000 > $9::text::int
                      THEN set_config('idle_in_transaction_session_timeout', $9::text, true) END,
@@ -87,9 +87,9 @@ impl PgStore {
         let query = sqlx::query_with(statement, arguments);
         let row = query.persistent(handle.persistent).fetch_optional(&mut **handle).await?;
         let Some(row) = row else { return Ok(None) };
-        handle.row = Some(row.try_get(1)?);
-        let (Micros(now), Micros(claimed_at)) = (row.try_get(0)?, row.try_get(2)?);
-        Ok(Some(Taken { now: from_micros(now), claimed_at: from_micros(claimed_at) }))
+        handle.row = Some(Tid::new(row.try_get(1)?)?);
+        let Micros(now) = row.try_get(0)?;
+        Ok(Some(from_micros(now)))
     }
 
     fn arguments(

@@ -1,4 +1,4 @@
-//! Reading the record of an identity, with whose run it is and the database's clock; and the two types of Postgres that
+//! Reading the record of an identity, with whose run it is and the database's clock; and the three types of Postgres that
 //! this takes, without the features of sqlx that would bring them.
 
 use std::time::SystemTime;
@@ -91,5 +91,28 @@ impl Type<Postgres> for JsonText {
 impl Encode<'_, Postgres> for JsonText {
     fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
         <&str as Encode<Postgres>>::encode_by_ref(&self.0.as_str(), buffer)
+    }
+}
+
+/// Where a row version is in its table, as it is on the wire.
+#[derive(Clone, Copy)]
+pub(super) struct Tid([u8; 6]);
+
+impl Tid {
+    /// From `tidsend`.
+    pub(super) fn new(sent: &[u8]) -> Result<Self, sqlx::Error> {
+        sent.try_into().map(Self).map_err(|_| sqlx::Error::Protocol("tidsend gives 6 bytes".to_owned()))
+    }
+}
+
+impl Type<Postgres> for Tid {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(27))
+    }
+}
+
+impl Encode<'_, Postgres> for Tid {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        <&[u8] as Encode<Postgres>>::encode_by_ref(&self.0.as_slice(), buffer)
     }
 }

@@ -15,8 +15,8 @@ use super::record::now;
 use super::{SqliteStore, store_error};
 use crate::Error;
 use crate::outbox::queue::{
-    Attempt, AttemptTerms, BLOCKED, Batch, Change, Current, Decide, Evidence, Lease, Leased, Note, Queue, Settled,
-    Started,
+    Attempt, AttemptTerms, BLOCKED, Batch, Change, Current, Decide, Evidence, Lease, Leased, Note, Queue,
+    Settled, Started,
 };
 use crate::outbox::{EffectKey, EffectStatus, Filter, Item, Logged, Row, State, Tried};
 use crate::time::{duration_micros, from_micros, to_micros};
@@ -63,7 +63,8 @@ const DUE: &str = concat!(
     " ORDER BY o.due_at, o.id LIMIT ?2"
 );
 
-const LEASE: &str = concat!("UPDATE idem_outbox SET lease_token = ?2, lease_until = ", now!(), " + ?3 WHERE id = ?1");
+const LEASE: &str =
+    concat!("UPDATE idem_outbox SET lease_token = ?2, lease_until = ", now!(), " + ?3 WHERE id = ?1");
 
 const PUT_OFF: &str = concat!("UPDATE idem_outbox SET due_at = ", now!(), " + ?2 WHERE id = ?1");
 

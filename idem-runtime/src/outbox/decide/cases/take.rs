@@ -105,7 +105,9 @@ fn a_retry_that_was_decided_while_a_request_could_be_on_its_way_goes_back_to_the
     for window in WINDOWS {
         // However late it is taken.
         for now in [landed - MICRO, landed, landed + DAY] {
-            let Step::Become(row) = on(window, &decided(landed - MICRO), Event::Take, now) else { panic!("review") };
+            let Step::Become(row) = on(window, &decided(landed - MICRO), Event::Take, now) else {
+                panic!("review")
+            };
             assert_eq!((row.state, row.maybe_sent), (State::Review, true));
         }
         assert_eq!(on(window, &decided(landed), Event::Take, landed), Step::Send { before: None });
