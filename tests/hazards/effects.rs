@@ -131,6 +131,7 @@ async fn an_effect_whose_key_is_taken_rolls_the_run_back_also_where_the_body_goe
 #[derive(Debug, Serialize, Deserialize)]
 struct Unreadable {
     #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "only read back, which fails")]
     needed: u8,
 }
 

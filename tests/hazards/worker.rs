@@ -201,7 +201,8 @@ async fn a_worker_that_lost_its_lease_does_not_overwrite_what_the_next_one_found
                 }
             }
         });
-        let first = Running::start(Worker::new(&store).provider::<Mail>(slow).policy(quick()));
+        let busy = Policy { concurrency: 1, ..quick() };
+        let first = Running::start(Worker::new(&store).provider::<Mail>(slow).policy(busy));
         held.acquire().await.expect("open").forget();
         db.execute(&format!("UPDATE {OUTBOX} SET lease_until = lease_until - {}", seconds(3_600))).await;
         let quick_one = Scripted::new(KeyWindow::Forever, async |_| Delivery::Delivered {
@@ -240,7 +241,8 @@ async fn a_late_delivered_settles_what_waits_or_is_in_review() {
             }
         }
     });
-    let first = Running::start(Worker::new(&store).provider::<Mail>(slow).policy(quick()));
+    let busy = Policy { concurrency: 1, ..quick() };
+    let first = Running::start(Worker::new(&store).provider::<Mail>(slow).policy(busy));
     held.acquire().await.expect("open").forget();
     db.let_pass(3_600).await;
     // It may have been sent, its key is not known again, and nobody can be asked.

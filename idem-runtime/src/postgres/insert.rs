@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::PgStore;
 use super::connection::PgHandle;
 use super::record::{Micros, Stored, Tid};
+use crate::options::Taken;
 use crate::time::{duration_micros, from_micros, to_micros};
 use crate::{Claim, Fingerprint};
 
@@ -88,8 +89,8 @@ impl PgStore {
         let row = query.persistent(handle.persistent).fetch_optional(&mut **handle).await?;
         let Some(row) = row else { return Ok(None) };
         handle.row = Some(Tid::new(row.try_get(1)?)?);
-        let Micros(now) = row.try_get(0)?;
-        Ok(Some(from_micros(now)))
+        let (Micros(now), Micros(claimed_at)) = (row.try_get(0)?, row.try_get(2)?);
+        Ok(Some(Taken { now: from_micros(now), claimed_at: from_micros(claimed_at) }))
     }
 
     fn arguments(
