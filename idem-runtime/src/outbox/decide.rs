@@ -247,9 +247,7 @@ impl At<'_> {
                 let landed = self.landed_at().unwrap_or(self.now);
                 Step::Become(Row { due_at: landed.max(self.now + self.between_questions()), ..row })
             }
-            Reconciled::Unknown => {
-                Step::Become(Row { due_at: self.now + self.between_questions(), ..row })
-            }
+            Reconciled::Unknown => Step::Become(Row { due_at: self.now + self.between_questions(), ..row }),
             Reconciled::Unsupported => {
                 self.review("it may have happened, and the provider cannot be asked".to_owned())
             }
