@@ -75,7 +75,7 @@ impl Outbox {
         Self { window, asked, accepts, fenced: true, policy, start, ending }
     }
 
-    fn terms(&self) -> Terms {
+    pub(super) fn terms(&self) -> Terms {
         Terms { window: self.window, longest_flight: TICK * u32::from(FLIGHT) }
     }
 
@@ -241,10 +241,15 @@ impl Model for Outbox {
             Property::always("what is rejected has not happened", |_, world: &World| {
                 world.row.state != State::Rejected || world.acted + world.queued == 0
             }),
-            Property::always("what may have been sent is marked so", |_, world: &World| {
+            Property::always("what may have been sent is marked so", |outbox: &Self, world: &World| {
                 let sent = world.acted + world.queued > 0 || !world.flying.is_empty();
                 let over = world.excused || world.row.state == State::Delivered;
-                !sent || world.row.maybe_sent || world.open || over
+                // A person has cleared it too early, and the next take sees that.
+                let hasty = world
+                    .row
+                    .last_deadline
+                    .is_some_and(|at| at + outbox.terms().longest_flight > world.row.due_at);
+                !sent || world.row.maybe_sent || world.open || over || hasty
             }),
             Property::always("nothing is asked about while it is on its way", |_, world: &World| {
                 let asks = matches!(world.under_way(), Some(Phase::Asking(_)));

@@ -187,7 +187,6 @@ impl World {
         if let Step::Become(row) = &step {
             // No rule reads the text.
             self.row = Row { last_error: None, ..row.clone() };
-            self.row.due_at = self.row.due_at.max(now());
             self.finished = self.finished.or(Some(self.row.state).filter(|state| state.is_finished()));
         }
         step
@@ -336,9 +335,15 @@ impl World {
     pub(super) fn tick(&mut self, outbox: &Outbox, lands: bool) {
         let oldest = now() - outbox.policy.max_age - TICK * u32::from(PATIENCE + FLIGHT);
         let earlier = |time: SystemTime| (time - TICK).max(oldest);
-        self.row.due_at = (self.row.due_at - TICK).max(now());
         self.row.first_attempt_at = self.row.first_attempt_at.map(earlier);
         self.row.last_deadline = self.row.last_deadline.map(earlier);
+        // Of a time that is over, only whether it was before everything had landed tells something.
+        let (due, landed) =
+            (self.row.due_at - TICK, self.row.last_deadline.map(|at| at + outbox.terms().longest_flight));
+        self.row.due_at = match landed.filter(|landed| *landed > due && due < now()) {
+            Some(landed) => (landed - TICK).min(now()),
+            None => due.max(now()),
+        };
         self.lease = self.lease.saturating_sub(1);
         if self.known < FOR_EVER {
             self.known = self.known.saturating_sub(1);
