@@ -24,6 +24,7 @@ mod postgres {
     mod storm;
     mod transaction;
     mod worker;
+    mod worker_crash;
 
     #[path = "postgres/checks.rs"]
     mod checks;
@@ -33,6 +34,8 @@ mod postgres {
     mod environment;
     #[path = "postgres/misbehave.rs"]
     mod misbehave;
+    #[path = "postgres/outbox.rs"]
+    mod outbox;
     #[path = "postgres/overload.rs"]
     mod overload;
     #[path = "postgres/pooler.rs"]
@@ -66,6 +69,7 @@ mod sqlite {
     mod storm;
     mod transaction;
     mod worker;
+    mod worker_crash;
 
     #[path = "sqlite/environment.rs"]
     mod environment;

@@ -26,6 +26,11 @@ pub fn in_seconds(seconds: i64) -> String {
     format!("now() + interval '{seconds} seconds'")
 }
 
+/// An SQL expression: the token of somebody's lease.
+pub fn some_lease() -> &'static str {
+    "gen_random_uuid()"
+}
+
 pub struct Db {
     pub pool: PgPool,
     database: TestDatabase,

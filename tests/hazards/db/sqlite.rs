@@ -23,6 +23,11 @@ pub fn in_seconds(seconds: i64) -> String {
     format!("(unixepoch() + {seconds}) * 1000000")
 }
 
+/// An SQL expression: the token of somebody's lease.
+pub fn some_lease() -> &'static str {
+    "randomblob(16)"
+}
+
 pub struct Db {
     pub pool: SqlitePool,
     path: std::path::PathBuf,
