@@ -1,12 +1,13 @@
 //! What a handler asks a store for, and the one decision about a record that is already there. [`Claim::judge`] is
 //! pure, and every store calls it, so that all paths and all databases answer alike.
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use crate::effect::Generation;
 use crate::fingerprint::{Comparison, Fingerprint};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::outbox::Generation;
 use crate::{Error, Identity, Record};
 
 /// How far ahead of the database's clock an event may claim to have occurred.
@@ -90,6 +91,7 @@ pub struct Claim {
     pub(crate) pass_horizon: bool,
     pub(crate) run_again: bool,
     /// Under which a person has it run.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) label: Option<Arc<str>>,
 }
 
@@ -107,6 +109,7 @@ impl Claim {
             strict_fingerprints: false,
             pass_horizon: false,
             run_again: false,
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
             label: None,
         }
     }

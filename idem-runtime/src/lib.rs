@@ -50,6 +50,8 @@
 //! its outcome. The body works in a [`Transaction`]. What went wrong is an [`Error`], which says whether a retry with
 //! the same key may succeed ([`Error::is_retryable`]).
 //!
+//! What is to happen outside of the database is an [`Effect`], staged in the body and sent by a worker (`outbox`).
+//!
 //! Features: `macros` (default), `postgres` and `sqlite`; neither database brings the other. `http-provider`: effects by
 //! HTTP, `outbox::HttpProvider`.
 

@@ -9,6 +9,7 @@ mod decide;
 mod erased;
 #[cfg(feature = "http-provider")]
 mod http;
+mod key;
 mod lane;
 #[cfg(test)]
 mod model;
@@ -33,4 +34,5 @@ pub use worker::Worker;
 pub use crate::effect::{Effect, EffectKey};
 
 pub(crate) use decide::Row;
+pub(crate) use key::Generation;
 pub(crate) use stage::{Staged, Staging};

@@ -1,7 +1,7 @@
 //! Staging: the effect's row commits with the run. What cannot be staged rolls the run back, also where the body goes on:
 //! a state change without its effect would be half of what the author wrote.
 
-use crate::effect::Generation;
+use super::Generation;
 use crate::tx::{Backend, sealed::Sealed};
 use crate::{Effect, EffectKey, Error, Identity, Tx};
 

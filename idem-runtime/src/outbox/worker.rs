@@ -40,9 +40,8 @@ use crate::Error;
 ///     }
 /// }
 ///
-/// async fn main() -> Result<(), idem_runtime::Error> {
-///     let store = SqliteStore::open("shop.sqlite3").await?;
-///     let stop = async { tokio::signal::ctrl_c().await.unwrap() };
+/// /// `stop` is for example Ctrl-C.
+/// async fn work(store: &SqliteStore, stop: impl Future<Output = ()>) -> Result<(), idem_runtime::Error> {
 ///     Worker::new(store).provider::<EmailReceipt>(Mailer).run(stop).await
 /// }
 /// # }

@@ -97,6 +97,28 @@ async fn problem(conn: &mut PgHandle) -> Result<Option<SchemaProblem>, sqlx::Err
     })
 }
 
+/// What the worker needs beyond that; a role that only handles needs less.
+pub(super) async fn check_outbox(mut handle: PgHandle) -> Result<(), Error> {
+    let asked = async {
+        handle.begin_to_read().await?;
+        sqlx::query_as::<_, (String, bool)>(
+            "SELECT current_user::text, bool_and(has_table_privilege('idem.' || name, privilege))
+               FROM unnest(ARRAY['outbox', 'outbox_attempt', 'provider', 'review_log']) AS name,
+                    unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege",
+        )
+        .persistent(false)
+        .fetch_one(&mut *handle)
+        .await
+    };
+    let (role, may) = asked.await.map_err(|e| store_error(None, e))?;
+    handle.give_back();
+    if may {
+        return Ok(());
+    }
+    let grant = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA idem";
+    Err(Error::Schema { problem: no_rights(role, "read and write the outbox", grant) })
+}
+
 pub(super) fn no_rights(role: String, privilege: &str, grant: &str) -> SchemaProblem {
     let grant = format!("GRANT {grant} TO {}", quoted(&role));
     SchemaProblem::NoRights { role, privilege: privilege.to_owned(), grant }

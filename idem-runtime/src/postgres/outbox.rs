@@ -11,6 +11,7 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use super::check::check_outbox;
 use super::connection::{PgHandle, server_error};
 use super::record::Micros;
 use super::{PgStore, store_error};
@@ -142,7 +143,8 @@ UPDATE idem.outbox o SET due_at = least(o.due_at, clock_timestamp())
 #[async_trait]
 impl Queue for PgStore {
     async fn ready(&self) -> Result<(), Error> {
-        self.check().await
+        self.check().await?;
+        check_outbox(PgHandle::new(self.connection().await?, self.persistent)).await
     }
 
     fn staged(&self) -> Arc<Notify> {

@@ -37,6 +37,11 @@ async fn rights_and_the_unique_key_are_checked() {
     run(&store, claim("k"), async |_| Ok(())).await.expect("runs");
     let error = store.migrate().await;
     error.expect("nothing to do, with the rights that a handler has");
+    // Whoever sends effects needs more than whoever handles.
+    let worker = || idem_runtime::outbox::Worker::new(&store).run(async {});
+    let error = worker().await.expect_err("no rights").to_string();
+    db.execute(&error[error.find("GRANT").expect("the statement")..]).await;
+    worker().await.expect("enough rights");
     db.execute("ALTER TABLE idem.inbox DROP CONSTRAINT inbox_pkey").await;
     let error = db.store().await.check().await.expect_err("no key").to_string();
     assert!(error.contains("ADD PRIMARY KEY (operation, scope, key)"), "{error}");
