@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::decide::{Event, Row, Step, Terms, next};
 use super::erased::{AnyProvider, Ready};
+use super::evidence::{describe, describe_answer};
 use super::queue::{Attempt, AttemptTerms, Change, Current, Evidence, Lease, Leased, Note, Queue, Settled};
 use super::{Call, Delivery, Policy, Reconciled};
 use crate::Error;
@@ -418,29 +419,6 @@ fn call(leased: &Leased, deadline: Instant) -> Call {
         first_attempt_at: leased.row.first_attempt_at,
         deadline: deadline.into_std(),
         reference: leased.row.reference.clone(),
-    }
-}
-
-/// As it is written among the evidence.
-fn describe(delivery: &Delivery) -> (&'static str, Option<String>) {
-    match delivery {
-        Delivery::Delivered { reference } => ("delivered", reference.clone()),
-        Delivery::Accepted { reference, .. } => ("accepted", reference.clone()),
-        Delivery::NotSent { error, .. } => ("not sent", Some(error.to_string())),
-        Delivery::Rejected { error } => ("rejected", Some(error.to_string())),
-        Delivery::Unknown { error, .. } => ("unknown", Some(error.to_string())),
-        Delivery::Review { error } => ("review", Some(error.to_string())),
-        Delivery::Halt { error } => ("halt", Some(error.to_string())),
-    }
-}
-
-fn describe_answer(answer: &Reconciled) -> (&'static str, Option<String>) {
-    match answer {
-        Reconciled::Happened { reference } => ("asked: happened", reference.clone()),
-        Reconciled::DidNotHappen => ("asked: did not happen", None),
-        Reconciled::Refused { error } => ("asked: refused", Some(error.to_string())),
-        Reconciled::Unknown => ("asked: unknown", None),
-        Reconciled::Unsupported => ("asked: cannot say", None),
     }
 }
 

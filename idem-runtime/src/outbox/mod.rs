@@ -7,6 +7,7 @@
 
 mod decide;
 mod erased;
+mod evidence;
 #[cfg(feature = "http-provider")]
 mod http;
 mod key;

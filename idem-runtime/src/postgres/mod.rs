@@ -2,6 +2,7 @@
 //! outcome and commits. The unique index decides who runs; nothing needs session state, session locks or PL/pgSQL,
 //! so it works through a transaction pooler.
 
+mod change;
 mod check;
 mod claim;
 mod complete;

@@ -4,7 +4,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::PgStore;
-use super::outbox::{count, optional_time, time};
+use super::change::{count, optional_time, time};
 use super::store_error;
 use crate::Error;
 use crate::outbox::{EffectKey, EffectStatus, Filter, Item, Logged, State, Tried};

@@ -1,6 +1,7 @@
 //! The store on SQLite, in the file that holds the state of the handlers. One connection writes, so the bodies of all
 //! keys run one after another; a pool of others reads. Commits on the writer are the store's own or they are refused.
 
+mod change;
 mod check;
 mod claim;
 mod complete;

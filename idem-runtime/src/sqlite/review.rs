@@ -4,7 +4,7 @@ use sqlx::Row as _;
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteRow;
 
-use super::outbox::{count, optional_time, time};
+use super::change::{count, optional_time, time};
 use super::record::now;
 use crate::outbox::{EffectKey, EffectStatus, Filter, Item, Logged, State, Tried};
 
