@@ -23,6 +23,7 @@ mod postgres {
     mod schema;
     mod storm;
     mod transaction;
+    mod unsettled;
     mod worker;
     mod worker_crash;
 
@@ -68,6 +69,7 @@ mod sqlite {
     mod schema;
     mod storm;
     mod transaction;
+    mod unsettled;
     mod worker;
     mod worker_crash;
 

@@ -2,8 +2,9 @@
 
 use idem_runtime::{Error, SchemaProblem, Store as _};
 
-use super::db::{Db, INBOX, MIGRATION, Store};
+use super::db::{Db, INBOX, MIGRATION, OUTBOX, Store, Tx};
 use crate::handler::{claim, identity, run};
+use crate::provider::mail;
 
 async fn problem(store: &Store) -> SchemaProblem {
     let by_claim = run(store, claim("k"), async |_| Ok(())).await.expect_err("not ready").idem();
@@ -41,20 +42,40 @@ async fn migrations_from_many_processes_at_once_are_one() {
     for migrated in tasks.join_all().await {
         migrated.expect("migrated");
     }
-    assert_eq!(db.count(&format!("SELECT count(*) FROM {MIGRATION}")).await, 1);
+    assert_eq!(db.count(&format!("SELECT count(*) FROM {MIGRATION}")).await, 2, "one for each version");
+}
+
+#[tokio::test]
+async fn a_database_of_the_first_version_is_upgraded_and_keeps_its_records() {
+    let db = Db::fresh().await;
+    run(&db.store().await, claim("k"), async |_| Ok(())).await.expect("runs");
+    let prefix = OUTBOX.trim_end_matches("outbox");
+    for table in ["outbox_attempt", "outbox", "order_head", "review_log", "provider"] {
+        db.execute(&format!("DROP TABLE {prefix}{table}")).await;
+    }
+    db.execute(&format!("DELETE FROM {MIGRATION} WHERE version = 2")).await;
+    let store = db.store().await;
+    assert_eq!(problem(&store).await, SchemaProblem::TooOld { found: 1, needed: 2 });
+    store.migrate().await.expect("upgraded");
+    assert!(run(&store, claim("k"), async |_| Ok(())).await.expect("recorded").is_replay());
+    let staged = run(&store, claim("l"), async |tx: &mut Tx| {
+        tx.stage(mail("a")).await?;
+        Ok(())
+    });
+    staged.await.expect("staged");
 }
 
 #[tokio::test]
 async fn an_older_schema_and_one_too_new_are_refused_and_an_additive_newer_one_is_not() {
     let db = Db::fresh().await;
-    db.execute(&format!("INSERT INTO {MIGRATION} (version, min_compatible) VALUES (2, 1)")).await;
+    db.execute(&format!("INSERT INTO {MIGRATION} (version, min_compatible) VALUES (3, 1)")).await;
     db.execute(&format!("ALTER TABLE {INBOX} ADD COLUMN later text")).await;
     let store = db.store().await;
     run(&store, claim("k"), async |_| Ok(())).await.expect("a rolling deploy goes on");
     store.migrate().await.expect("left alone");
-    db.execute(&format!("UPDATE {MIGRATION} SET min_compatible = 2 WHERE version = 2")).await;
+    db.execute(&format!("UPDATE {MIGRATION} SET min_compatible = 3 WHERE version = 3")).await;
     let found = problem(&db.store().await).await;
-    assert_eq!(found, SchemaProblem::TooNew { min_compatible: 2, supported: 1 });
+    assert_eq!(found, SchemaProblem::TooNew { min_compatible: 3, supported: 2 });
     db.execute(&format!("DELETE FROM {MIGRATION}")).await;
-    assert_eq!(problem(&db.store().await).await, SchemaProblem::TooOld { found: 0, needed: 1 });
+    assert_eq!(problem(&db.store().await).await, SchemaProblem::TooOld { found: 0, needed: 2 });
 }

@@ -1,7 +1,6 @@
 //! What one worker does for one provider.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::clock::{Clock, jitter};
 use super::decide::{Event, Row, Step, Terms, next};
 use super::erased::{AnyProvider, Ready};
 use super::evidence::{describe, describe_answer};
@@ -51,18 +51,6 @@ pub(crate) struct Lane {
     heartbeat: Instant,
     /// When it was told to stop.
     stopped_at: Option<Instant>,
-}
-
-/// The database's clock, carried on by ours.
-struct Clock {
-    at: SystemTime,
-    read: Instant,
-}
-
-impl Clock {
-    fn now(&self) -> SystemTime {
-        self.at + self.read.elapsed()
-    }
 }
 
 /// The provider has refused its caller.
@@ -420,10 +408,4 @@ fn call(leased: &Leased, deadline: Instant) -> Call {
         deadline: deadline.into_std(),
         reference: leased.row.reference.clone(),
     }
-}
-
-/// Up to a fifth of it.
-fn jitter(wait: Duration) -> Duration {
-    let random = RandomState::new().build_hasher().finish();
-    wait.mul_f64(random as f64 / u64::MAX as f64 / 5.0)
 }

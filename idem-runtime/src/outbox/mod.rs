@@ -5,6 +5,7 @@
 //! what it knows ([`Delivery`]); what may have happened is sent again only while the provider knows its key
 //! ([`KeyWindow`]), else asked for ([`Reconciled`]), and where that settles nothing a person decides ([`Review`]).
 
+mod clock;
 mod decide;
 mod erased;
 mod evidence;
