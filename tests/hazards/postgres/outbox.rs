@@ -94,12 +94,13 @@ async fn a_worker_outlives_a_restart_of_the_database() {
     store.migrate().await.expect("migrated");
     let provider = Scripted::reliable();
     let worker = Running::start(Worker::new(&store).provider::<Mail>(provider.clone()).policy(quick()));
-    for round in 0..2 {
-        let again = server.clone();
-        tokio::task::spawn_blocking(move || again.restart_immediate())
-            .await
-            .expect("no panic")
-            .expect("restarted");
+    for round in 0..3 {
+        // It is at work when the first one is delivered.
+        if round > 0 {
+            let server = server.clone();
+            let restarted = tokio::task::spawn_blocking(move || server.restart_immediate());
+            restarted.await.expect("no panic").expect("up again");
+        }
         let other = PgStore::new(pool(&server.url("postgres"), 1));
         stage(&other, &round.to_string()).await;
         eventually("it is delivered", PATIENCE, async || provider.calls().len() > round).await;
