@@ -8,6 +8,7 @@ use std::time::Duration;
 use idem_runtime::Effect;
 use idem_runtime::outbox::{Call, Delivery, KeyWindow, Policy, Provider, Reconciled};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 #[derive(Clone, Debug, Serialize, Deserialize, Effect)]
 #[effect(name = "mail")]
@@ -63,6 +64,21 @@ impl Scripted {
         }
     }
 
+    /// Its calls wait until the test lets them go, and then say this.
+    pub fn held(window: KeyWindow, answer: fn() -> Delivery) -> (Self, Held) {
+        let held = Held { called: Arc::new(Semaphore::new(0)), go: Arc::new(Semaphore::new(0)) };
+        let (called, go) = (held.called.clone(), held.go.clone());
+        let scripted = Self::new(window, move |_| {
+            let (called, go) = (called.clone(), go.clone());
+            async move {
+                called.add_permits(1);
+                go.acquire().await.expect("open").forget();
+                answer()
+            }
+        });
+        (scripted, held)
+    }
+
     /// It always succeeds.
     pub fn reliable() -> Self {
         Self::new(KeyWindow::Forever, async |_| delivered())
@@ -82,6 +98,22 @@ impl Scripted {
 
     pub fn questions(&self) -> Vec<Call> {
         self.questions.lock().expect("no panic").clone()
+    }
+}
+
+/// The calls of [`Scripted::held`].
+pub struct Held {
+    called: Arc<Semaphore>,
+    go: Arc<Semaphore>,
+}
+
+impl Held {
+    pub async fn until_called(&self, times: u32) {
+        self.called.acquire_many(times).await.expect("open").forget();
+    }
+
+    pub fn go(&self) {
+        self.go.add_permits(100);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Effects of which it is not known whether they happened (C34, C36, C43): never sent again without proof, and what a late
 //! answer or a person settles.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use idem_runtime::outbox::{
     DecisionError, Delivery, Filter, KeyWindow, Policy, Reconciled, Review, State, Worker,
 };
 use idem_testkit::wait::eventually;
-use tokio::sync::Semaphore;
 
 use super::db::{Db, OUTBOX, seconds};
 use super::worker::{Running, stage, work_until};
@@ -21,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 async fn what_is_not_known_is_sent_again_inside_the_window_only() {
     // C34: once the window is over it is asked about, and never sent again by itself.
     const HOUR: i64 = 3_600;
+    const MINUTE: Duration = Duration::from_secs(60);
     let window = KeyWindow::AtLeast(Duration::from_secs(24 * 3_600));
     for (passes, sent) in [(HOUR, 2), (23 * HOUR, 2), (24 * HOUR, 1), (48 * HOUR, 1)] {
         let db = Db::fresh().await;
@@ -33,7 +32,7 @@ async fn what_is_not_known_is_sent_again_inside_the_window_only() {
             }
         })
         .asked(|_| Reconciled::Happened { reference: Some("asked".to_owned()) });
-        let slow = Policy { shortest_backoff: Duration::from_secs(60), ..quick() };
+        let slow = Policy { shortest_backoff: MINUTE, longest_backoff: MINUTE, ..quick() };
         let worker =
             Running::start(Worker::new(db.store().await).provider::<Mail>(provider.clone()).policy(slow));
         eventually("the first try is written", PATIENCE, async || {
@@ -48,6 +47,11 @@ async fn what_is_not_known_is_sent_again_inside_the_window_only() {
             .await;
         assert_eq!((provider.calls().len(), provider.questions().len()), (sent, 2 - sent), "{passes}");
     }
+}
+
+/// Nothing more is tried while the test looks.
+fn not_sent_for_an_hour() -> Delivery {
+    Delivery::NotSent { retry_after: Some(Duration::from_secs(3_600)), error: "too many requests".into() }
 }
 
 /// Runs tries with these answers, then lets a day pass; what may have been sent at first must not be sent again.
@@ -72,7 +76,7 @@ async fn tries_then_a_day(answers: &'static [fn() -> Delivery], asked: fn() -> R
 #[tokio::test(flavor = "multi_thread")]
 async fn tries_that_were_not_sent_and_refusals_do_not_make_the_first_one_forgotten() {
     // C34: also when the tries in between were "not sent", and when a later one is refused though the first had acted.
-    for answers in [&[unknown as fn() -> _, not_sent, not_sent][..], &[unknown, rejected]] {
+    for answers in [&[unknown as fn() -> _, not_sent, not_sent_for_an_hour][..], &[unknown, rejected]] {
         let (db, provider) = tries_then_a_day(answers, || Reconciled::Unsupported).await;
         let store = db.store().await;
         work_until::<Mail>(&store, provider.clone(), async || db.in_state("review").await == 1).await;
@@ -108,27 +112,16 @@ async fn a_worker_that_lost_its_lease_does_not_overwrite_what_the_next_one_found
         let db = Db::fresh().await;
         let store = db.store().await;
         stage(&store, "k", mail("a")).await;
-        let (held, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        let slow = Scripted::new(KeyWindow::Forever, {
-            let (held, go) = (held.clone(), go.clone());
-            move |_| {
-                let (held, go) = (held.clone(), go.clone());
-                async move {
-                    held.add_permits(1);
-                    go.acquire().await.expect("open").forget();
-                    late()
-                }
-            }
-        });
+        let (slow, held) = Scripted::held(KeyWindow::Forever, late);
         let busy = Policy { concurrency: 1, ..quick() };
         let first = Running::start(Worker::new(&store).provider::<Mail>(slow).policy(busy));
-        held.acquire().await.expect("open").forget();
+        held.until_called(1).await;
         db.execute(&format!("UPDATE {OUTBOX} SET lease_until = lease_until - {}", seconds(3_600))).await;
         let quick_one = Scripted::new(KeyWindow::Forever, async |_| Delivery::Delivered {
             reference: Some("first".to_owned()),
         });
         work_until::<Mail>(&db.store().await, quick_one, async || db.in_state("delivered").await == 1).await;
-        go.add_permits(1);
+        held.go();
         first.stop().await;
 
         let review = Review::new(&store);
@@ -148,28 +141,17 @@ async fn a_late_delivered_settles_what_waits_or_is_in_review() {
     let db = Db::fresh().await;
     let store = db.store().await;
     stage(&store, "k", mail("a")).await;
-    let (held, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let slow = Scripted::new(KeyWindow::None, {
-        let (held, go) = (held.clone(), go.clone());
-        move |_| {
-            let (held, go) = (held.clone(), go.clone());
-            async move {
-                held.add_permits(1);
-                go.acquire().await.expect("open").forget();
-                delivered()
-            }
-        }
-    });
+    let (slow, held) = Scripted::held(KeyWindow::None, delivered);
     let busy = Policy { concurrency: 1, ..quick() };
     let first = Running::start(Worker::new(&store).provider::<Mail>(slow).policy(busy));
-    held.acquire().await.expect("open").forget();
+    held.until_called(1).await;
     db.let_pass(3_600).await;
     // It may have been sent, its key is not known again, and nobody can be asked.
     let other = Scripted::new(KeyWindow::None, async |_| panic!("must not be sent"));
     work_until::<Mail>(&db.store().await, other, async || db.in_state("review").await == 1).await;
     let review = Review::new(&store);
     let seen = review.list(&Filter::default()).await.expect("listed").pop().expect("the one");
-    go.add_permits(1);
+    held.go();
     first.stop().await;
     assert_eq!(db.in_state("delivered").await, 1);
     let stale = review.retry(seen.id, seen.version, "ann", "not in their list", false).await;

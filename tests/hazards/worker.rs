@@ -9,7 +9,7 @@ use idem_runtime::outbox::{
 };
 use idem_runtime::{Effect, Error};
 use idem_testkit::wait::eventually;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::db::{Db, OUTBOX, Store, Tx, seconds};
@@ -302,28 +302,17 @@ async fn a_worker_that_stops_waits_for_its_calls_and_hands_back_what_it_has_not_
         Ok::<_, Fail>(())
     });
     body.await.expect("runs");
-    let (held, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let slow = Scripted::new(KeyWindow::Forever, {
-        let (held, go) = (held.clone(), go.clone());
-        move |_| {
-            let (held, go) = (held.clone(), go.clone());
-            async move {
-                held.add_permits(1);
-                go.acquire().await.expect("open").forget();
-                delivered()
-            }
-        }
-    });
+    let (slow, held) = Scripted::held(KeyWindow::Forever, delivered);
     let two = Policy { concurrency: 2, ..quick() };
     let worker = Running::start(Worker::new(&store).provider::<Mail>(slow).policy(two));
-    held.acquire_many(2).await.expect("open").forget();
+    held.until_called(2).await;
     let stopping = tokio::spawn(worker.stop());
     eventually("what was not begun is handed back", PATIENCE, async || {
         db.count(&format!("SELECT count(*) FROM {OUTBOX} WHERE lease_token IS NULL AND attempts = 0")).await
             == 3
     })
     .await;
-    go.add_permits(5);
+    held.go();
     stopping.await.expect("no panic");
     assert_eq!((db.in_state("delivered").await, db.in_state("pending").await), (2, 3));
 }

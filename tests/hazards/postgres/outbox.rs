@@ -7,7 +7,7 @@ use idem_runtime::PgStore;
 use idem_runtime::outbox::{KeyWindow, Worker};
 use idem_testkit::postgres::Postgres;
 use idem_testkit::wait::eventually;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::db::{Db, Tx, pool};
 use super::worker::{Running, work_until};
@@ -32,27 +32,16 @@ async fn while_a_provider_hangs_no_session_of_the_worker_is_in_a_transaction() {
     for n in 0..4 {
         stage(&store, &n.to_string()).await;
     }
-    let (held, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let hanging = Scripted::new(KeyWindow::Forever, {
-        let (held, go) = (held.clone(), go.clone());
-        move |_| {
-            let (held, go) = (held.clone(), go.clone());
-            async move {
-                held.add_permits(1);
-                go.acquire().await.expect("open").forget();
-                delivered()
-            }
-        }
-    });
+    let (hanging, held) = Scripted::held(KeyWindow::Forever, delivered);
     let worker = Running::start(Worker::new(&store).provider::<Mail>(hanging).policy(quick()));
-    held.acquire_many(4).await.expect("open").forget();
+    held.until_called(4).await;
     let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
                    AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '200 ms'";
     for _ in 0..20 {
         assert_eq!(db.count(idle).await, 0);
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    go.add_permits(4);
+    held.go();
     worker.stop().await;
     assert_eq!(db.in_state("delivered").await, 4);
 }
