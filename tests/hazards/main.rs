@@ -21,6 +21,7 @@ mod postgres {
     mod race;
     mod retention;
     mod schema;
+    mod soak;
     mod storm;
     mod transaction;
     mod unsettled;

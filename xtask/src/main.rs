@@ -1,8 +1,10 @@
 //! `cargo xtask`: what a contributor runs. `test` sets up what the tests need and runs all of them; it
-//! touches no server but its own, unless `DATABASE_URL` names one. `bench` measures.
+//! touches no server but its own, unless `DATABASE_URL` names one. `bench` measures, `soak` looks
+//! for what only shows after long.
 
 mod bench;
 mod install;
+mod soak;
 mod test;
 
 use std::process::ExitCode;
@@ -21,9 +23,12 @@ Commands:
                      ends (Ctrl-C).
   bench [options]    Compare the macro with a bare transaction and with hand-written code, on SQLite and on a
                      private Postgres: about a quarter of an hour. `bench --help` says which options.
+  soak               Stage 20,000 handlers' effects while workers are killed, the database is restarted and the
+                     provider fails, on a private Postgres: some minutes. Prints its seed and the figures.
 
 Environment:
   DATABASE_URL   a Postgres server in which the tests may create databases: used in place of a private one
+  SOAK_SEED      the seed that a run of `soak` printed: the same kills, restarts and failures
   IDEM_PG_BIN    the folder with the server programs, where they are in no usual place
 ";
 
@@ -36,6 +41,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["postgres"] => postgres(),
+        ["soak"] => soak::run(),
         ["test"] => test::run(&[]),
         ["test", "--", ref rest @ ..] => test::run(rest),
         ["test", other, ..] => {
