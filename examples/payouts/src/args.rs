@@ -16,7 +16,7 @@ use clap::Parser;
 )]
 pub(crate) struct Args {
     /// How many orders are to be paid
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=5000))]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=2000))]
     pub(crate) payouts: u16,
 
     /// Chooses faults and duplicated deliveries; the same number gives the same ones [default: at random]

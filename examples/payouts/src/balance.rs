@@ -7,9 +7,6 @@ use idem_runtime::SqliteStore;
 use idem_runtime::outbox::{EffectStatus, Filter, Review, State, status};
 use idem_testkit::provider::CountingProvider;
 
-/// More than any run has.
-const ALL: u32 = 1_000_000;
-
 /// How the outbox stands: there is one effect.
 pub(crate) async fn standing(store: &SqliteStore) -> anyhow::Result<Option<EffectStatus>> {
     Ok(status(store).await?.into_iter().next())
@@ -45,7 +42,7 @@ impl Balance {
     ) -> anyhow::Result<Self> {
         let staged: i64 =
             sqlx::query_scalar("SELECT count(*) FROM payout").fetch_one(store.readers()).await?;
-        let filter = Filter { state: State::Rejected, limit: ALL, ..Filter::default() };
+        let filter = Filter { state: State::Rejected, limit: u32::MAX, ..Filter::default() };
         let rejected = Review::new(store).list(&filter).await?;
         let now = standing(store).await?;
         let count = |of: fn(&EffectStatus) -> u64| now.as_ref().map_or(0, of);

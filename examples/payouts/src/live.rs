@@ -14,7 +14,7 @@ const MOST_LINES: usize = 400;
 const STAGED_PER_LINE: u32 = 25;
 
 /// The longest text of a provider that is shown.
-const LONGEST_TEXT: usize = 110;
+const LONGEST_TEXT: usize = 170;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -129,7 +129,8 @@ impl Live {
         let mut counts = self.counts();
         counts.review += 1;
         let error = item.last_error.as_deref().unwrap_or("no error");
-        self.line(&mut counts, &format!("{}  review    {error}", item.key));
+        // However many there are: each waits for somebody.
+        self.print(&format!("{}  review    {error}", item.key));
         self.show(&counts);
     }
 
@@ -144,15 +145,19 @@ impl Live {
 
     fn line(&self, counts: &mut Counts, text: &str) {
         counts.lines += 1;
-        let text = match counts.lines {
-            ..MOST_LINES => text,
-            MOST_LINES => "(more lines are left out)",
-            _ => return,
-        };
+        match counts.lines {
+            ..MOST_LINES => self.print(text),
+            MOST_LINES => self.print("(more lines are left out)"),
+            _ => {}
+        }
+    }
+
+    fn print(&self, text: &str) {
         let end = text.char_indices().nth(LONGEST_TEXT).map_or(text.len(), |(end, _)| end);
         let text = &text[..end];
         match &self.bar {
             Some(bar) => bar.println(text),
+            // Who has closed the output is not told.
             None => _ = writeln!(std::io::stdout(), "{text}"),
         }
     }

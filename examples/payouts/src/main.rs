@@ -75,11 +75,7 @@ async fn run(args: &Args) -> anyhow::Result<bool> {
                 handled = true;
             }
             _ = look.tick() => {
-                for item in Review::new(&store).list(&Filter { limit: u32::MAX, ..Filter::default() }).await? {
-                    if in_review.insert(item.id) {
-                        live.review(&item);
-                    }
-                }
+                show_review(&store, &mut in_review, &live).await?;
                 let now = standing(&store).await?;
                 if handled && now.is_none_or(|now| now.pending + now.accepted == 0) {
                     break;
@@ -90,12 +86,23 @@ async fn run(args: &Args) -> anyhow::Result<bool> {
     // A worker that has failed has gone already.
     _ = stop.send(());
     worker.await?.context("the worker")?;
+    show_review(&store, &mut in_review, &live).await?;
     live.finish();
 
     anyhow::ensure!(handled, "not all orders could be delivered in {LONGEST_RUN:?}");
     let balance = Balance::read(args.payouts, &store, &bank).await?;
     write!(std::io::stdout(), "{balance}").context("writing to standard output")?;
     Ok(balance.holds())
+}
+
+/// Shows what has come to review and is not among the `known`.
+async fn show_review(store: &SqliteStore, known: &mut HashSet<i64>, live: &Live) -> anyhow::Result<()> {
+    for item in Review::new(store).list(&Filter { limit: u32::MAX, ..Filter::default() }).await? {
+        if known.insert(item.id) {
+            live.review(&item);
+        }
+    }
+    Ok(())
 }
 
 /// A new file with the store's tables and the handler's.
