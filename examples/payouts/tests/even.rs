@@ -30,10 +30,10 @@ fn figures(output: &str) -> HashMap<&str, u64> {
 
 #[test]
 fn a_run_comes_out_even() {
-    let (_folder, output) = payouts(&["--payouts", "40", "--seed", "5171"]);
+    let (_folder, output) = payouts(&["--payouts", "40", "--seed", "5"]);
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
-    assert!(said.contains("seed: 5171") && !said.contains("FAILS:"), "{said}");
+    assert!(said.contains("seed: 5 ") && !said.contains("FAILS:"), "{said}");
     assert_eq!(said.lines().filter(|line| line.starts_with("holds: ")).count(), 5, "{said}");
 
     let figures = figures(said);
@@ -43,7 +43,9 @@ fn a_run_comes_out_even() {
     assert_eq!(of("delivered") + of("rejected") + open + of("abandoned"), 40, "{said}");
     assert!(of("delivered") <= of("done") && of("done") <= of("delivered") + open, "{said}");
     assert_eq!((of("done twice"), of("rejected and done")), (0, 0), "{said}");
-    assert!(of("delivered") > 0 && said.contains("  unknown: "), "faults were on: {said}");
+    for seen in ["  delivered, ", "  unknown: ", "  reconciled: "] {
+        assert!(said.contains(seen), "faults were on: {said}");
+    }
 }
 
 #[test]
