@@ -74,7 +74,7 @@ impl Worker {
     }
 
     /// Runs until `shutdown` completes: then nothing more is begun, calls that are on their way are waited for, and what
-    /// is leased and not begun is handed back. It outlives the database's restarts.
+    /// is leased and not begun is handed back. Once at work, it outlives restarts of the database.
     ///
     /// # Errors
     /// At the start: [`Error::DuplicateProvider`], [`Error::Schema`], [`Error::DuplicateOperation`], [`Error::Store`]. At
