@@ -14,7 +14,7 @@ use crate::recorded::Recorded;
 use crate::tx::{Backend, Open};
 use crate::{Claim, Error, Identity, Judgement, Override, Record};
 
-/// Shared by the clones of one store, but for the options, which each clone may change.
+/// Shared by the clones of one store, but for the options: a clone that changes them gets a `Core` of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Core {
     pub(crate) id: StoreId,
@@ -32,8 +32,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new() -> Self {
-        Self {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
             id: StoreId::unique(),
             flights: Arc::default(),
             recorded: Arc::new(Recorded::none()),
@@ -44,7 +44,7 @@ impl Core {
             max_effect_bytes: 256 << 10,
             strict_fingerprints: false,
             overriding: None,
-        }
+        })
     }
 
     /// When a claim that begins now gives up.
@@ -168,7 +168,7 @@ macro_rules! common_options {
         /// It is one deadline over everything that the claim waits for.
         #[must_use]
         pub fn with_claim_wait(mut self, wait: std::time::Duration) -> Self {
-            self.core.claim_wait = wait;
+            std::sync::Arc::make_mut(&mut self.core).claim_wait = wait;
             self
         }
 
@@ -176,7 +176,7 @@ macro_rules! common_options {
         /// [`Error::OutcomeRejected`](crate::Error::OutcomeRejected), and the run is rolled back.
         #[must_use]
         pub fn with_max_outcome_bytes(mut self, bytes: usize) -> Self {
-            self.core.max_outcome_bytes = bytes;
+            std::sync::Arc::make_mut(&mut self.core).max_outcome_bytes = bytes;
             self
         }
 
@@ -184,7 +184,7 @@ macro_rules! common_options {
         /// [`Error::EffectRejected`](crate::Error::EffectRejected), and the run is rolled back.
         #[must_use]
         pub fn with_max_effect_bytes(mut self, bytes: usize) -> Self {
-            self.core.max_effect_bytes = bytes;
+            std::sync::Arc::make_mut(&mut self.core).max_effect_bytes = bytes;
             self
         }
 
@@ -193,7 +193,7 @@ macro_rules! common_options {
         /// with a warning, since the requests cannot be compared.
         #[must_use]
         pub fn with_strict_fingerprints(mut self, strict: bool) -> Self {
-            self.core.strict_fingerprints = strict;
+            std::sync::Arc::make_mut(&mut self.core).strict_fingerprints = strict;
             self
         }
 
@@ -202,7 +202,7 @@ macro_rules! common_options {
         #[must_use]
         pub fn overriding(&self, decision: crate::Override) -> Self {
             let mut store = self.clone();
-            store.core.overriding = Some(decision);
+            std::sync::Arc::make_mut(&mut store.core).overriding = Some(decision);
             store
         }
     };

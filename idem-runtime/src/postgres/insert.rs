@@ -28,7 +28,7 @@ const LONGEST_TIMEOUT: u128 = i32::MAX as u128;
 /// hold an idle timeout, unless the session has a shorter one, and a commit that survives a crash. A NULL duration makes
 /// the sum NULL: for ever.
 macro_rules! claim {
-    ($since:literal, $on_conflict:literal) => {
+    ($since:literal, $on_conflict:literal, $now:literal) => {
         concat!(
             "INSERT INTO idem.inbox AS record
                  (operation, scope, key, fingerprint, claim_token, outcome_until, expires_at)
@@ -42,7 +42,9 @@ macro_rules! claim {
                          THEN set_config('lock_timeout', $8::text, true) END IS NOT NULL
              ON CONFLICT (operation, scope, key) DO ",
             $on_conflict,
-            " RETURNING clock_timestamp(), tidsend(ctid), claimed_at,
+            " RETURNING tidsend(ctid), claimed_at, ",
+            $now,
+            ",
                 set_config('lock_timeout', coalesce(nullif(current_setting('idem.lock_timeout', true), ''), '0'), true),
                 CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' OR extract(epoch FROM
                         current_setting('idle_in_transaction_session_timeout')::interval) * 1000 > $9::text::int
@@ -53,10 +55,11 @@ macro_rules! claim {
     };
 }
 
-const INSERT: &str = claim!("now()", "NOTHING");
+/// Nothing is judged by the clock.
+const INSERT: &str = claim!("now()", "NOTHING", "NULL");
 
-/// Where the message has a time of its own.
-const INSERT_DATED: &str = claim!("greatest(now(), $11::timestamptz)", "NOTHING");
+/// Where the message has a time of its own, which is judged by the clock after the wait.
+const INSERT_DATED: &str = claim!("greatest(now(), $11::timestamptz)", "NOTHING", "clock_timestamp()");
 
 /// Fenced by the token of the record that was judged: another claim may have taken it over meanwhile.
 const TAKE_OVER: &str = claim!(
@@ -64,7 +67,8 @@ const TAKE_OVER: &str = claim!(
     "UPDATE SET fingerprint = excluded.fingerprint, outcome = NULL, claim_token = excluded.claim_token,
                 claimed_at = excluded.claimed_at, processed_at = NULL, outcome_until = excluded.outcome_until,
                 expires_at = excluded.expires_at
-      WHERE record.claim_token = $12::uuid"
+      WHERE record.claim_token = $12::uuid",
+    "clock_timestamp()"
 );
 
 impl PgStore {
@@ -88,8 +92,9 @@ impl PgStore {
         let query = sqlx::query_with(statement, arguments);
         let row = query.persistent(handle.persistent).fetch_optional(&mut **handle).await?;
         let Some(row) = row else { return Ok(None) };
-        handle.row = Some(Tid::new(row.try_get(1)?)?);
-        let (Micros(now), Micros(claimed_at)) = (row.try_get(0)?, row.try_get(2)?);
+        handle.row = Some(Tid::new(row.try_get(0)?)?);
+        let (Micros(claimed_at), now) = (row.try_get(1)?, row.try_get::<Option<Micros>, _>(2)?);
+        let now = now.map_or(claimed_at, |Micros(now)| now);
         Ok(Some(Taken { now: from_micros(now), claimed_at: from_micros(claimed_at) }))
     }
 

@@ -59,7 +59,7 @@ pub struct PgStore {
     pool: PgPool,
     /// sqlx gives names to statements that it does not keep, and never closes them.
     persistent: bool,
-    core: Core,
+    core: Arc<Core>,
     idle_timeout: Duration,
     session_commit: bool,
     settle_timeout: Duration,

@@ -57,7 +57,7 @@ const OPEN_WAIT: Duration = Duration::from_secs(10);
 pub struct SqliteStore {
     writer: Arc<Writer>,
     readers: SqlitePool,
-    core: Core,
+    core: Arc<Core>,
 }
 
 impl SqliteStore {
