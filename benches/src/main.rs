@@ -90,11 +90,11 @@ fn options() -> Result<Option<Options>> {
 fn run(options: &Options) -> Result<()> {
     let started = Instant::now();
     let wanted = |what| options.only.as_deref().is_none_or(|only| only == what);
-    let [fresh, replays, duplicates] = options.plan.rounds();
+    let [fresh, unit, replays, duplicates] = options.plan.rounds();
     print(&format!(
-        "Throughput as the median of ratios of neighbouring blocks: {fresh} pairs with fresh keys, {replays} with\n\
-         replays, {duplicates} with bursts of duplicates; fewer if the machine gets busier meanwhile. In brackets\n\
-         the interval that holds the true median with 95 %. Below {REQUIRED} of by hand with the whole interval\n\
+        "Throughput as the median of ratios of neighbouring blocks: {fresh} pairs with fresh keys ({unit} with `()`\n\
+         as outcome), {replays} with replays, {duplicates} with bursts of duplicates; fewer if the machine gets busier\n\
+         meanwhile. In brackets the interval that holds the true median with 95 %. Below {REQUIRED} of by hand with the whole interval\n\
          is NO. Calls (or bursts) per second are context.\n",
         REQUIRED = table::REQUIRED
     ));
